@@ -194,14 +194,13 @@ def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:
     """Whether nothing is visible in the store, and nothing of version 1 is held, although more were decided.
 
     A store in which version 1 was begun never showed a version: it is completed in the ordinary way. A
-    later version may have been begun after the loss, by a batch in flight.
+    later version may have been begun after the loss, by a batch in flight. One whose rebuild was begun is
+    lost also if the log has gone back behind that rebuild.
     """
     store, state = coordinator.store, coordinator.folded
-    if pointer.visible or state.last_version < FILLED_FROM or isinstance(store, SupportsRebuild):
+    if pointer.visible or isinstance(store, SupportsRebuild) or not store.can_be_filled:
         return False
-    if not store.can_be_filled:
-        return False
-    if pointer.filling_at:
-        return True
+    if pointer.filling_at or state.last_version < FILLED_FROM:
+        return bool(pointer.filling_at)
     first_begun = any(stamp.version == 1 for stamp in store.begun())
     return not first_begun and all(count.version != 1 for count in store.row_counts(state.tables))

@@ -211,6 +211,9 @@ MENDED = {
     "an older copy of a namespace whose move was killed when the new one was whole": (
         "copies rekey drop-table finish!rekey.after_whole older-both"
     ),
+    "a rebuild that was killed, at a version that an older copy of the log lacks": (
+        "lose-log relog copies load load lose-store recover!apply.after_begin older-log"
+    ),
 }
 """By name, the word that found it."""
 
