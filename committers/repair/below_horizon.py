@@ -21,10 +21,11 @@ from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.compare_rows import Horizon, Unlike
+from tidegate.committers.repair.log_reach import refused_rows
 from tidegate.committers.repair.rebuild import Mended, Source
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.decided_versions import decided_versions
-from tidegate.errors import IncompleteError, SnapshotExpiredError, StoreNotVerifiedError, WalGapError
+from tidegate.errors import SnapshotExpiredError, StoreNotVerifiedError, WalGapError
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.wal.frame import Run
 from tidegate.wal.record import DecidedVersion, TableSchema
@@ -153,12 +154,12 @@ class _Base:
                 failpoints.hit("repair.after_version")
                 for run, unlike in lost:
                     if still := horizon.differing(run.table, {one.key: one.stored for one in unlike}):
-                        msg = (
+                        what = (
                             f"{store.part_of(run.group)}: {len(still)} rows of version {decided.version} in"
                             f" key group {run.group} of table {run.table} were written again, and readers at"
-                            f" version {entry.version} still do not get them; run `tidegate verify`"
+                            f" version {entry.version} still do not get them"
                         )
-                        raise IncompleteError(msg)
+                        raise refused_rows(self._coordinator, what)
                     self._groups.setdefault(decided.version, set()).add(run.group)
 
 

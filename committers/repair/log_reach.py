@@ -10,7 +10,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.steps.decided_versions import decided_version, decided_versions
 from tidegate.committers.steps.retire import kept_by
-from tidegate.errors import StoreLostError, WalGapError
+from tidegate.errors import IncompleteError, StoreLostError, WalGapError
 from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Pointer
@@ -173,3 +173,22 @@ def is_whole(log: Log, decided: DecidedVersion) -> bool:
         return len(list(log.read(addresses) if addresses else ())) == len(addresses)
     except WalGapError:
         return False
+
+
+def refused_rows(coordinator: Coordinator, what: str) -> IncompleteError:
+    """Build the error for rows that the store does not take again.
+
+    ``what`` begins with the store, and says what was written. In Cassandra the mark of a delete, or of a row
+    that has expired, wins over the row itself.
+    """
+    name = coordinator.endpoints.stores[0].name
+    again = (
+        "Make the store again from the log: stop the query, then `tidegate drop --only-stores --store"
+        f" {name}=URL --force`, then `tidegate recover`"
+    )
+    if not log_can_fill(coordinator):
+        again = "Bring the rows that `tidegate verify` names in again by a `load`: they get a new version"
+    return IncompleteError(
+        f"{what}. Somebody deleted rows in the store, or set a time to live there, and its marks of that win"
+        f" over the rows. {again}"
+    )

@@ -18,8 +18,9 @@ import msgspec
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.log_reach import refused_rows
 from tidegate.committers.steps.decided_versions import decided_versions
-from tidegate.errors import ConfigError, IncompleteError, WalGapError
+from tidegate.errors import ConfigError, WalGapError
 from tidegate.sinks.capabilities import Lost, SupportsRebuild
 from tidegate.sinks.records import CatalogEntry, Counts
 from tidegate.sinks.store import Store
@@ -326,10 +327,10 @@ def put_back_in(coordinator: Coordinator, decided: DecidedVersion, manifest: Man
         apply.do(msgspec.structs.replace(work, counts=dict(missing)), coordinator.log, coordinator.store)
     failpoints.hit("repair.after_version")
     if coordinator.store.missing(stamp, missing):
-        msg = (
-            f"{coordinator.store.where}: version {decided.version} was applied again, and still is not whole"
+        where = coordinator.store.where
+        raise refused_rows(
+            coordinator, f"{where}: version {decided.version} was applied again, and still is not whole"
         )
-        raise IncompleteError(msg)
     return len(missing)
 
 

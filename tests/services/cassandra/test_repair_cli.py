@@ -4,6 +4,7 @@ is reported.
 
 import contextlib
 import json
+import re
 import sqlite3
 import uuid
 
@@ -119,6 +120,25 @@ def test_lost_rows_are_back_where_the_horizon_deleted_a_key(place):
     assert place.read() == expected
     assert run("verify", *place.options).startswith("nothing wrong")
     assert "nothing was lost" in run("repair", "--force", *place.options)
+
+
+@pytest.mark.parametrize("retired", [False, True])
+def test_rows_that_were_deleted_by_hand_are_back(place, retired):
+    """Red before: the mark of the delete hides the row for good, `repair` ended with 15 and no next step."""
+    place.write([{key: row(1) for key in KEYS}, *([{"K00": row(n)} for n in range(2, 8)] * retired)])
+    expected = place.read()
+    rows = place.ask("SELECT tbl, kg, key, version FROM tidegate_rows WHERE space = %s ALLOW FILTERING")
+    lost = next(found for found in rows if found[0] == "airports" and b"K07" in found[2])
+    of_row = "tbl = %s AND kg = %s AND key = %s AND version = %s"
+    place.ask(f"DELETE FROM tidegate_rows WHERE space = %s AND {of_row}", *lost)
+    assert "K07" not in place.read()
+    done = CliRunner().invoke(app, ["repair", "--force", *place.options], prog_name="tidegate")
+    assert done.exit_code == (0 if retired else 15), done.output  # as a row of the horizon it is another one
+    for command in re.findall("`tidegate ([^`]*)`", done.stderr):
+        words = [word.replace("=URL", f"={place.url}") for word in command.split()]
+        run(*words, *(["--yes"] * (words[0] == "drop")), *place.options[words[0] == "drop" : 2])
+    assert place.read() == expected
+    assert run("verify", *place.options).startswith("nothing wrong")
 
 
 def test_rows_from_below_the_horizon_are_back(place):
