@@ -53,7 +53,7 @@ def describe_writer(writer: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class OpenRequest:
-    """What the open of a namespace may do, and what it brings: a query asks for nothing, commands do."""
+    """The request of a command to the open of a namespace; that of a query is empty."""
 
     discard_lost: bool = False
     """Remove from the store the rows of attempts whose decision the log lost."""

@@ -102,7 +102,18 @@ class Lost(msgspec.Struct, frozen=True):
     bases: Mapping[str, int] = {}
 
 
-class SupportsRebuild(Store):
+class SupportsPutEntries(Store):
+    """A store whose catalog can lose an entry alone, and takes it back."""
+
+    @abc.abstractmethod
+    def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
+        """Put back entries that the catalog lost; return how many.
+
+        Entries of versions that cannot be read are left out, and existing entries stay.
+        """
+
+
+class SupportsRebuild(SupportsPutEntries):
     """A store that knows the losses of its servers, and can be repaired a key group at a time.
 
     Nothing is deleted before its replacement is complete. All methods but ``note_moved`` are called within
@@ -112,13 +123,6 @@ class SupportsRebuild(Store):
     @abc.abstractmethod
     def has_headers(self, key_groups: int) -> bool:
         """Whether a key group is still here, also when the pointer is lost. It writes nothing."""
-
-    @abc.abstractmethod
-    def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
-        """Put back entries that the catalog lost; return how many.
-
-        Entries of versions that cannot be read are left out, and existing entries stay.
-        """
 
     @abc.abstractmethod
     def resume(self, entry: CatalogEntry, horizon: int, epoch: int, visible: int) -> bool:

@@ -195,7 +195,7 @@ def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:
 
     A store in which version 1 was begun never showed a version: it is completed in the ordinary way. A
     later version may have been begun after the loss, by a batch in flight. One whose rebuild was begun is
-    lost also if the log has gone back behind that rebuild.
+    lost also if the log lacks the version of that rebuild.
     """
     store, state = coordinator.store, coordinator.folded
     if pointer.visible or isinstance(store, SupportsRebuild) or not store.can_be_filled:

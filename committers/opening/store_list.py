@@ -48,13 +48,13 @@ def suggested_fixes(state: Folded, given: Sequence[str], changing: str | None = 
         return [f"{one} is not given: give it as {one}=URL" for one in missing] + [
             f"{one} is not in the list: {named}" for one in unlisted
         ]
-    fixed = moved_from(state) is not None  # the list of a moved namespace cannot be changed
-    give, add = (
-        ("", "") if fixed else (", or run `tidegate store remove {}`", "run `tidegate store add {}=URL`, or ")
-    )
-    return [f"{one} is not given: give it as {one}=URL{give.format(one)}" for one in missing] + [
-        f"{one} is not in the list: {add.format(one)}leave it out" for one in unlisted
-    ]
+    if moved_from(state) is not None:  # the list of a moved namespace cannot be changed
+        return [f"{one} is not given: give it as {one}=URL" for one in missing] + [
+            f"{one} is not in the list: leave it out" for one in unlisted
+        ]
+    return [
+        f"{one} is not given: give it as {one}=URL, or run `tidegate store remove {one}`" for one in missing
+    ] + [f"{one} is not in the list: run `tidegate store add {one}=URL`, or leave it out" for one in unlisted]
 
 
 def list_stores_of_new(coordinator: Coordinator) -> None:

@@ -255,8 +255,8 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
     if _is_moved_there(state, saved):
         raise ConfigError(
             f"namespace {name} was made of this one by a rekey, and its query continues there: set"
-            f" namespace={name!r} in the query's options, and nothing is to be saved. Only if"
-            f" `tidegate adopt` has taken this one back since: `tidegate relog"
+            f" namespace={name!r} in the query's options, and nothing is to be saved. Only if an"
+            f" adoption has taken this one back since: `tidegate relog"
             f" --namespace {saved.identity.name} --to {following_name(name)}`"
         )
     is_copy = saved.mark_of(state.namespace) in state.once

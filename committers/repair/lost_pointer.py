@@ -12,7 +12,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.log_reach import first_kept, oldest_whole
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import WalGapError
-from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.capabilities import SupportsPutEntries, SupportsRebuild
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.record import DecidedVersion
@@ -81,7 +81,7 @@ def put_back_entries(coordinator: Coordinator) -> list[int]:
     An entry whose version the log no longer has stays lost; ``verify`` finds it.
     """
     store = coordinator.store
-    if not isinstance(store, SupportsRebuild):
+    if not isinstance(store, SupportsPutEntries):
         return []
     pointer = store.pointer()
     there = {entry.version for entry in store.catalog()}

@@ -14,6 +14,7 @@ import logging
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.log_reach import refused_rows
 from tidegate.committers.repair.lost_pointer import put_back_entries
 from tidegate.committers.repair.rebuild import Mended, Source, copy_from, put_back_in, rebuild, unrepaired
 from tidegate.committers.steps.decided_versions import decided_versions_from
@@ -51,6 +52,10 @@ def repair(coordinator: Coordinator, source: Source | None = None) -> list[Mende
         failpoints.hit("repair.before_listing")
     if gaps:
         raise unrepaired(coordinator, gaps)
+    wanted = {at.schema_id for at in coordinator.folded.tables.values()}
+    if lost := wanted - coordinator.store.schemas_of(sorted(wanted)).keys():
+        named = f"schemas {', '.join(sorted(lost))} were written again"
+        raise refused_rows(coordinator, f"{coordinator.store.where}: {named}, and are not there")
     return [*(Mended(version, 0) for version in entries), *mended]
 
 

@@ -32,6 +32,7 @@ from tidegate.sinks.rules.reads import (
 FORMAT = 1
 """The format of a namespace, in its identity."""
 HERE, DROPPING = "here", "dropping"
+NAMES = "tidegate_namespaces"
 NEVER_AGAIN_US = 2**62
 """The timestamp of a drop: a space is never used again, whatever late writers write to it."""
 
@@ -108,7 +109,7 @@ class CassandraNamespace:
                     raise ConfigError(f"{self.where}: this store was closed; open it again")
                 session = self._session
                 if session is None or self._pid != os.getpid():
-                    session = sessions.take(self.settings, self.where)
+                    session = sessions.take(self.settings, f"store {self.settings.shown}")
                     self._session, self._pid = session, os.getpid()
         return session
 
@@ -196,6 +197,7 @@ class CassandraNamespace:
 
     def _find(self, *, state: str = HERE) -> Made | None:
         if not self.session.has_tables():
+            self._refuse_lost_tables()
             return None
         # SERIAL: a half-done conditional write is settled first.
         rows = self.session.rows("find", self.namespace, level=ConsistencyLevel.SERIAL)
@@ -206,6 +208,18 @@ class CassandraNamespace:
         read_at = read_level(written.consistency, self.settings.read_consistency, self.where)
         identity = checked_format(self.where, decode(self.where, identity, Identity), FORMAT)
         return Made(space, identity, written, _level(read_at), _level(written.consistency), Highest())
+
+    def _refuse_lost_tables(self) -> None:
+        """Refuse a namespace that is named in a keyspace which lacks another table. Raises: ConfigError."""
+        missing = schema.missing(self.session)
+        if NAMES in missing:
+            return
+        rows = self.session.rows("find", self.namespace, level=ConsistencyLevel.SERIAL)
+        if rows and rows[0][3] == HERE:
+            raise ConfigError(
+                f"{self.where}: keyspace {self.settings.keyspace} lacks {', '.join(missing)}: `tidegate init`"
+                " makes it empty, then `tidegate repair` puts back from the log what was in it"
+            )
 
     def _readable(self, existing: Made) -> Made:
         written, local = existing.written, self.session.local_dc

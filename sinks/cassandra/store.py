@@ -16,7 +16,7 @@ from cassandra import ConsistencyLevel
 from tidegate.base.checks import Check
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import SupportsNamespaces
+from tidegate.sinks.capabilities import SupportsNamespaces, SupportsPutEntries
 from tidegate.sinks.cassandra import leases, self_check
 from tidegate.sinks.cassandra.aliases import CassandraAliases
 from tidegate.sinks.cassandra.attempts import NotedAttempts, put_schema
@@ -45,7 +45,7 @@ from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 
-class CassandraStore(SupportsNamespaces):
+class CassandraStore(SupportsNamespaces, SupportsPutEntries):
     """A namespace in a keyspace. Connects on first use. ``options``: ``client/settings.py``."""
 
     can_be_filled = can_rewrite = True
@@ -116,6 +116,15 @@ class CassandraStore(SupportsNamespaces):
     def _entered(self, entry: CatalogEntry) -> tuple[Any, ...]:
         content = encode(msgspec.structs.replace(entry, published_at_us=0)).decode()
         return "enter_version", self._space.made.space, entry.version, content
+
+    def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
+        pointer = self.pointer()
+        kept = range(max(pointer.horizon, 1), pointer.visible + 1)
+        there = {entry.version for entry in self.catalog()}
+        lost = [entry for entry in entries if entry.version in kept and entry.version not in there]
+        for entry in lost:
+            self._space.write(*self._entered(entry))
+        return len(lost)
 
     # -- writing a decided version ---------------------------------------------------------------
 

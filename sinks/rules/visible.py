@@ -28,16 +28,16 @@ def no_version_yet(namespace: str, not_shown: str = "") -> ConfigError:
 def no_entry(where: str, version: int) -> CorruptError:
     """Build the error for a visible version that the catalog does not have, after repeated reads."""
     return CorruptError(
-        f"{where}: version {version} is visible and has no entry in the catalog: on Redis"
-        " `tidegate repair` puts it back from the log; else restore the store from a copy, or start a new"
-        " namespace"
+        f"{where}: version {version} is visible and has no entry in the catalog: on Redis and Cassandra"
+        f" `tidegate repair` puts it back from the log; else {FROM_A_COPY}"
     )
 
 
 def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
     """Build the error for a table whose schema is missing in a store that has the version."""
     return CorruptError(
-        f"{where}: schema {schema_id} of table {table} at version {version} is missing: {FROM_A_COPY}"
+        f"{where}: schema {schema_id} of table {table} at version {version} is missing: on Redis and"
+        f" Cassandra `tidegate repair` puts it back from the log; else {FROM_A_COPY}"
     )
 
 

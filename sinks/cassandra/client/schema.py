@@ -42,6 +42,11 @@ def is_made(session: Session) -> bool:
     return set(tables()) <= set(existing)
 
 
+def missing(session: Session) -> list[str]:
+    """Return tidegate's tables that the keyspace lacks."""
+    return sorted(set(tables()) - set(_found(session)))
+
+
 def make(session: Session) -> list[str]:
     """Create the missing parts of keyspace and tables; return descriptions of them.
 

@@ -17,6 +17,7 @@ from services.support.cassandra.server import KEYSPACE
 from tidegate.cli import app
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.steps.retire import retire_up_to
+from tidegate.errors import CorruptError
 from tidegate.options import Options
 from tidegate.sinks.cassandra.client.statements import within
 from tidegate.sinks.open_store import open_store
@@ -80,6 +81,18 @@ class Place:
             statement, space = SimpleStatement(within(cql, KEYSPACE)), store._space.made.space
             return list(store._space.session.driver.execute(statement, (space, *values)))
 
+    def follow(self, told):
+        """Run the commands of a message."""
+        for command in re.findall("`tidegate ([^`]*)`", told):
+            words = [word.replace("=URL", f"={self.url}") for word in command.split()]
+            drops = words[0] == "drop"
+            run(*words, *["--yes"] * drops, *self.options[drops:2])
+
+    def ask_all(self, cql):
+        with contextlib.closing(open_store(self.url, self.namespace)) as store:
+            store.identity()
+            store._space.session.driver.execute(SimpleStatement(within(cql, KEYSPACE)))
+
     def read(self):
         with tidegate.connect(self.url, self.namespace) as gate:
             return {key: row["departures"] for key, row in gate.table("airports").scan()}
@@ -134,9 +147,41 @@ def test_rows_that_were_deleted_by_hand_are_back(place, retired):
     assert "K07" not in place.read()
     done = CliRunner().invoke(app, ["repair", "--force", *place.options], prog_name="tidegate")
     assert done.exit_code == (0 if retired else 15), done.output  # as a row of the horizon it is another one
-    for command in re.findall("`tidegate ([^`]*)`", done.stderr):
-        words = [word.replace("=URL", f"={place.url}") for word in command.split()]
-        run(*words, *(["--yes"] * (words[0] == "drop")), *place.options[words[0] == "drop" : 2])
+    place.follow(done.stderr)
+    assert place.read() == expected
+    assert run("verify", *place.options).startswith("nothing wrong")
+
+
+@pytest.mark.parametrize("lost", ["an entry", "schemas", "schemas, deleted by hand"])
+def test_what_the_catalog_lost_is_back(place, lost):
+    """Red before: of the entry `repair` said that nothing was lost, of both the message asked for a copy."""
+    place.write([{key: row(version) for key in KEYS} for version in (1, 2, 3)])
+    expected = place.read()
+    if lost == "an entry":
+        place.ask("DELETE FROM tidegate_pointers WHERE space = %s AND version = 3")
+    elif lost == "schemas":
+        place.ask_all("TRUNCATE tidegate_schemas")
+    else:
+        place.ask("DELETE FROM tidegate_schemas WHERE space = %s")
+    with pytest.raises(CorruptError, match="on Redis and Cassandra `tidegate repair` puts it back"):
+        place.read()
+    done = CliRunner().invoke(app, ["repair", "--force", *place.options], prog_name="tidegate")
+    assert done.exit_code == (15 if "by hand" in lost else 0), done.output
+    place.follow(done.stderr)
+    assert place.read() == expected
+    assert run("verify", *place.options).startswith("nothing wrong")
+
+
+def test_a_keyspace_that_lacks_a_table_is_not_empty(place, cassandra):
+    """Red before: `status` said that the store has nothing of the namespace, and `recover` was refused."""
+    place.write([{key: row(1) for key in KEYS}])
+    expected = place.read()
+    place.ask_all("DROP TABLE tidegate_notes")
+    for command in ("status", "verify", "recover"):
+        done = CliRunner().invoke(app, [command, *place.options], prog_name="tidegate")
+        assert "lacks tidegate_notes: `tidegate init" in done.output, done.output
+    run("init", *place.options)
+    run("repair", "--force", *place.options)
     assert place.read() == expected
     assert run("verify", *place.options).startswith("nothing wrong")
 

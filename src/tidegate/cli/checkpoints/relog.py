@@ -122,7 +122,7 @@ def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
     if copies:
         lines.append(
             f"moved: a rekey made namespace {' and '.join(copies)} of this one, where its query continues."
-            " Then nothing is to be saved, unless `tidegate adopt` has taken this one back"
+            " Then nothing is to be saved, unless an adoption has taken this one back"
         )
     for decided in saved.lost:
         batch = f" (batch {decided.origin.batch_id})" if isinstance(decided.origin, BatchOrigin) else ""
