@@ -82,15 +82,23 @@ class Failures:
 
 def line_of(namespace: str, batch_id: int, error: BaseException) -> str:
     """Describe a failed batch in one line: the batch, the cause, one next step."""
-    words = str(error).splitlines()
     if isinstance(error, TidegateError):
-        cause = " ".join(words)
+        cause = " ".join(str(error).splitlines())
         step = "" if advises(cause) else remedy(type(error))
     else:
-        of_java = [word.removeprefix(": ") for word in words if word.startswith(": ")]  # py4j's own is first
-        cause, step = "".join([*of_java, *words][:1])[:WORDS_MAX], FOREIGN
+        cause, step = _first_of(str(error))[:WORDS_MAX], FOREIGN
     line = f"batch {batch_id} of {namespace} failed: {type(error).__name__}: {cause}"
     return f"{line}; next step: {step}" if step else line
+
+
+def _first_of(text: str) -> str:
+    """Return the line that names a foreign error: PySpark's and py4j's own lines are before it."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        if line.endswith("Traceback (most recent call last):"):
+            return next((raised for raised in lines[at + 1 :] if raised[:1].strip()), line)
+    of_java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return "".join([*of_java, *lines][:1])
 
 
 def _log_after(query: Any, line: str, place: LogPlace) -> None:

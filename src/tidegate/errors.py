@@ -264,8 +264,8 @@ def remedy(kind: type[TidegateError]) -> str:
 _ADVICE = re.compile(
     r"`tidegate |[:;,.] (?:or |and )?(?:add|ask|bring|call|cast|check|choose|close|connect|copy it|correct"
     r"|divide|drop|export again|filter|free|give|grant|import into|install|keep|leave|let|look|lower|make"
-    r"|migrate|mount|open it|pass|put|raise|read|remove|rename it|renew|repeat|restart|restore|return|run"
-    r"|save|set|start|stop|take|try again|upgrade|use|wait|write)\b",
+    r"|mend|migrate|mount|open it|pass|put|raise|read|remove|rename it|renew|repeat|restart|restore|return"
+    r"|run|save|set|start|stop|take|try again|upgrade|use|wait|write)\b",
     re.IGNORECASE,
 )
 

@@ -91,6 +91,19 @@ def test_of_an_error_in_java_the_line_has_the_cause_behind_py4j_s_own_line():
     assert line.startswith(f"batch 7 of flights failed: RuntimeError: {java}; next step: mend the cause")
 
 
+def test_of_an_error_in_a_worker_the_line_has_the_exception_behind_its_traceback():
+    """Red before: "An exception was thrown from the Python worker:", and nothing after it."""
+    told = 'Traceback (most recent call last):\n  File "f.py", line 1\n    raise x\nValueError: no time\n'
+    for before in (
+        "An exception was thrown from the Python worker:\n",
+        ": org.apache.spark.SparkException: ",
+    ):
+        line = line_of("flights", 7, RuntimeError(f"{before}{told}\n\tat org.apache"))
+        assert line.startswith(
+            "batch 7 of flights failed: RuntimeError: ValueError: no time; next step: mend"
+        )
+
+
 def test_the_remedy_of_a_class_without_a_docstring_is_empty():
     """As with python -OO."""
     assert remedy(type("Bare", (errors.TidegateError,), {"__doc__": None})) == ""

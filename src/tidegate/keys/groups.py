@@ -14,7 +14,7 @@ import decimal
 import functools
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import xxhash
 
@@ -242,7 +242,7 @@ def _encode_one(value: object, kind: str) -> bytes:
                 return b"%d" % value
         case "date", datetime.date() if not isinstance(value, datetime.datetime):
             return value.isoformat().encode()
-        case (("timestamp" | "timestamp_ntz"), datetime.datetime()):
+        case (("timestamp" | "timestamp_ntz"), datetime.datetime()) if is_time(value):
             return _encode_time(value, kind)
         case _, int() | decimal.Decimal() if kind.startswith("decimal(") and not isinstance(value, bool):
             return _encode_decimal(decimal.Decimal(value), kind)
@@ -250,6 +250,11 @@ def _encode_one(value: object, kind: str) -> bytes:
             pass
     msg = f"{brief(value)} ({type(value).__name__}) is not a value of the key column's type, {kind}"
     raise BadRecordError(msg)
+
+
+def is_time(value: object) -> TypeGuard[datetime.datetime]:
+    """Whether it is a datetime that names a time: pandas' NaT is of the same class, and names none."""
+    return isinstance(value, datetime.datetime) and isinstance(value.year, int)
 
 
 def _encode_time(value: datetime.datetime, kind: str) -> bytes:

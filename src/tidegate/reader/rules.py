@@ -20,7 +20,7 @@ from tidegate.errors import (
     WaitTimeoutError,
     proven_final,
 )
-from tidegate.keys.groups import EPOCH
+from tidegate.keys.groups import EPOCH, is_time
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.reads import being_filled
@@ -217,7 +217,7 @@ def check_snapshot(version: Version | None, as_of: object, lease_s: object) -> N
         raise ConfigError(
             f"lease_s is {brief(lease_s)}; it must be seconds above 0, {LEASE_MAX_S:,.0f} at most"
         )
-    if as_of is not None and (not isinstance(as_of, datetime.datetime) or as_of.utcoffset() is None):
+    if as_of is not None and (not is_time(as_of) or as_of.utcoffset() is None):
         raise ConfigError(
             f"as_of is {brief(as_of)}; it must be a datetime with a time zone, as in"
             " datetime.now(timezone.utc)"

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from tidegate.base.text import brief
 from tidegate.errors import BadRecordError
-from tidegate.keys.groups import exact_decimal
+from tidegate.keys.groups import exact_decimal, is_time
 from tidegate.values.decode import Value, kind_of
 from tidegate.wal.record import Column, TableSchema
 
@@ -264,6 +264,8 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError:
         raise _Unfit(value, "within the range of double") from None
+    except TypeError:  # numpy's durations call themselves numbers
+        raise _Unfit(value, "a number") from None
 
 
 def _double(value: Any) -> str:
@@ -318,7 +320,7 @@ def _date(value: Any) -> datetime.date:
 
 def _instant(value: Any) -> datetime.datetime:
     """Convert to UTC."""
-    if not isinstance(value, datetime.datetime) or value.utcoffset() is None:
+    if not is_time(value) or value.utcoffset() is None:
         raise _Unfit(value, "a datetime with a time zone")
     try:
         return value.astimezone(datetime.timezone.utc)
@@ -327,7 +329,7 @@ def _instant(value: Any) -> datetime.datetime:
 
 
 def _naive(value: Any) -> datetime.datetime:
-    if not isinstance(value, datetime.datetime) or value.tzinfo is not None:
+    if not is_time(value) or value.tzinfo is not None:
         raise _Unfit(value, "a datetime without a time zone")
     return value
 
