@@ -93,6 +93,8 @@ def advised(
             worked = words[0] != "drop" or not waiting  # a step alone, or the first one of several
             tried = [each for each in tried if each not in refused]  # they may be accepted now
             waiting, refused = [*refused.values(), *waiting], {}
+            if words[0] == "relog" and _saves_more(world, done):
+                return ""
             world.truths = tuple(_known_after(each, words, done, world) for each in world.truths)
             if (not must and not (words[0] == "drop" and waiting)) or words[0] == own:
                 return ""
@@ -118,6 +120,14 @@ def advised(
         return _made_again(world, what)
     ends = f"{tried}{refused_text}; the last: {_short(last)}"
     return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"
+
+
+def _saves_more(world: World, done: Outcome) -> bool:
+    """Whether a relog saved a newer version than the operator knows, of a store that no older copy has."""
+    saved = json.loads(done.json)["version"]
+    return all(
+        saved > max((number for _, number in each.here.versions), default=saved) for each in world.truths
+    )
 
 
 def _run(world: World, words: list[str]) -> Outcome:

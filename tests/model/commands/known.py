@@ -214,6 +214,9 @@ MENDED = {
     "a rebuild that was killed, at a version that an older copy of the log lacks": (
         "lose-log relog copies load load lose-store recover!apply.after_begin older-log"
     ),
+    "a relog of older copies, and a store that has more than they": (
+        "copies rename add-store older-log relog!manifest.after_write older-both lose-log"
+    ),
 }
 """By name, the word that found it."""
 
