@@ -93,10 +93,9 @@ def advised(
             worked = words[0] != "drop" or not waiting  # a step alone, or the first one of several
             tried = [each for each in tried if each not in refused]  # they may be accepted now
             waiting, refused = [*refused.values(), *waiting], {}
-            if words[0] == "relog" and _saves_more(world, done):
-                return ""
+            saves_more = words[0] == "relog" and _saves_more(world, done)
             world.truths = tuple(_known_after(each, words, done, world) for each in world.truths)
-            if (not must and not (words[0] == "drop" and waiting)) or words[0] == own:
+            if saves_more or (not must and not (words[0] == "drop" and waiting)) or words[0] == own:
                 return ""
         if not must and not waiting:
             return ""
