@@ -7,6 +7,7 @@ import decimal
 import random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions, types
 
@@ -70,34 +71,34 @@ MAKERS = {
 }
 
 
+def as_arrow(rows):
+    """The rows as a table, also of Spark 3.5."""
+    return pa.Table.from_batches(rows._collect_as_arrow())
+
+
 @pytest.mark.parametrize("ansi,zone", [("true", "Asia/Kathmandu"), ("false", "Europe/Berlin")])
-def test_keys_and_key_groups_are_the_same_in_the_jvm_and_in_python_t43(spark, conf, ansi, zone):
+def test_keys_and_key_groups_are_the_same_in_the_jvm_and_in_python_t43(spark, conf, tmp_path, ansi, zone):
     """Every key type with extreme and random values, alone and all together; not only powers of two."""
     conf("spark.sql.ansi.enabled", ansi)
     conf("spark.sql.session.timeZone", zone)
+    conf("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED")
     chance = random.Random(5)
     arrays = {
         kind: pa.array([make(chance) for _ in range(ROWS)], arrow) for kind, (arrow, make) in MAKERS.items()
     }
     schema = ", ".join(f"`{kind}` {kind if kind != 'timestamp' else 'timestamp_ltz'}" for kind in MAKERS)
-    rows = spark.createDataFrame(pa.table(arrays), schema)
+    pq.write_table(pa.table(arrays), tmp_path / "rows.parquet")
+    rows = spark.read.schema(schema).parquet(str(tmp_path / "rows.parquet"))
     fields = rows.schema.fields
     assert [f.dataType.simpleString() for f in fields] == list(MAKERS)
     keys = {f.name: key_bytes([f]) for f in fields} | {"all": key_bytes(fields), "two": key_bytes(fields[:2])}
-    found = (
-        rows.select(
-            *(column(kind).alias(f"in_{kind}") for kind in MAKERS), *(k.alias(n) for n, k in keys.items())
-        )
-        .select(
-            "*",
-            *(
-                key_group(column(n), g).alias(f"{n} mod {g}")
-                for n in ("string", "binary", "all")
-                for g in GROUPS
-            ),
-        )
-        .toArrow()
+    found = rows.select(
+        *(column(kind).alias(f"in_{kind}") for kind in MAKERS), *(k.alias(n) for n, k in keys.items())
+    ).select(
+        "*",
+        *(key_group(column(n), g).alias(f"{n} mod {g}") for n in ("string", "binary", "all") for g in GROUPS),
     )
+    found = as_arrow(found)
     kinds = list(MAKERS)
     place = kinds.index("timestamp")  # in the session's zone some are not of Python's years
     found = found.set_column(place, "in_timestamp", found["in_timestamp"].cast(MAKERS["timestamp"][0]))
@@ -120,9 +121,9 @@ def test_keys_and_key_groups_are_the_same_in_the_jvm_and_in_python_t43(spark, co
 def test_a_null_in_any_key_column_makes_the_key_null(spark):
     rows = spark.createDataFrame([("a", 1), (None, 1), ("a", None)], "s string, n int")
     fields = rows.schema.fields
-    found = (
-        rows.select(key_bytes(fields).alias("two"), key_bytes(fields[:1]).alias("one")).toArrow().to_pydict()
-    )
+    found = as_arrow(
+        rows.select(key_bytes(fields).alias("two"), key_bytes(fields[:1]).alias("one"))
+    ).to_pydict()
     assert found == {"two": [b"1:a,1:1,", None, None], "one": [b"a", None, b"a"]}
 
 
@@ -130,7 +131,7 @@ def test_the_jvm_and_python_give_a_key_group_to_the_same_task(spark):
     pairs = [(p, g) for g in GROUPS for p in (1, 2, 3, 5, 7, 64, 100, g - 1, g) if 1 <= p <= g]
     groups = spark.range(max(GROUPS)).withColumn("id", functions.col("id").cast(types.IntegerType()))
     owners = [task_of(functions.col("id"), p, g).alias(f"{p}/{g}") for p, g in dict.fromkeys(pairs)]
-    found = groups.select(*owners).toArrow()
+    found = as_arrow(groups.select(*owners))
     for p, g in pairs:
         in_jvm = found[f"{p}/{g}"].to_pylist()[:g]
         assert in_jvm == [key_groups.task_of(group, p, g) for group in range(g)], (p, g)

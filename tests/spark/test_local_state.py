@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import types
 
 from tidegate.base import failpoints
 from tidegate.committers.apply.apply import read_manifest
@@ -293,6 +294,8 @@ def test_calls_that_do_not_fit_are_refused_before_anything_is_written(stream):
         txn.local_state("again", rows, collect)
         with_map = rows.selectExpr("*", "map(k, n) tags")
         for case, (options, told) in WRONG.items():
+            if "variant" in str(options) and not hasattr(types, "VariantType"):
+                continue  # Spark 3.5 has none
             name, fn = options.get("name", "other"), options.get("fn", collect)
             given = {key: value for key, value in options.items() if key not in ("name", "fn")}
             with pytest.raises(ConfigError) as refused:
