@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from pyspark.cloudpickle import dumps
@@ -135,6 +136,15 @@ def _check_sendable(table: str, fn: Callable[..., object], *arguments: str) -> N
             " DataFrames, connections or open files of the driver in it"
         )
         raise ConfigError(msg) from error
+
+
+def as_now(*functions: Any) -> tuple[Any, ...]:
+    """Return functions with the variables that they have now: they run when the caller has returned.
+
+    As for the functions of a UDF: Spark, too, pickles them at the call.
+    """
+    copied: tuple[Any, ...] = pickle.loads(dumps(functions))  # type: ignore[no-untyped-call] # noqa: S301
+    return copied
 
 
 def table_schema(table: str, key: Sequence[StructField], value: Ddl) -> TableSchema:

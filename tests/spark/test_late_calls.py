@@ -116,6 +116,25 @@ def chance():
     return random.random()
 
 
+@pytest.mark.both_ways
+def test_a_function_is_called_with_what_its_variables_were_at_the_call(stream):
+    """Red before: each function of a loop had the loop's last value, in every table."""
+    flights = stream("k string, n int")
+
+    def write(txn, rows):
+        kept = {"by": 10}
+        for factor in (1, 2):
+
+            def times(*_):
+                return {"n": factor * kept["by"]}  # noqa: B023 - as users write it
+
+            txn.update(f"u{factor}", rows, "k", times, schema="n int")
+        kept["by"], factor = 0, 0
+
+    flights.commit(flights.sink().each(write), [{"k": "a", "n": 1}])
+    assert [flights.rows(f"u{factor}")["a"]["n"] for factor in (1, 2)] == [10, 20]
+
+
 def of_chance(rows):
     return rows.withColumn("r", chance.asNondeterministic()())
 

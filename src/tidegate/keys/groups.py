@@ -253,8 +253,8 @@ def _encode_one(value: object, kind: str) -> bytes:
 
 
 def is_time(value: object) -> TypeGuard[datetime.datetime]:
-    """Whether it is a datetime that names a time: pandas' NaT is of the same class, and names none."""
-    return isinstance(value, datetime.datetime) and isinstance(value.year, int)
+    """Whether it is a datetime of the years 1 to 9999. Of this class are also pandas' NaT and later years."""
+    return isinstance(value, datetime.datetime) and 1 <= value.year <= datetime.MAXYEAR
 
 
 def _encode_time(value: datetime.datetime, kind: str) -> bytes:

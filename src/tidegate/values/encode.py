@@ -8,6 +8,7 @@ take a digit too many, this takes the fewest), decimals with all digits of their
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import decimal
 import functools
@@ -322,10 +323,11 @@ def _instant(value: Any) -> datetime.datetime:
     """Convert to UTC."""
     if not is_time(value) or value.utcoffset() is None:
         raise _Unfit(value, "a datetime with a time zone")
-    try:
-        return value.astimezone(datetime.timezone.utc)
-    except OverflowError:
-        raise _Unfit(value, "within the years 1 to 9999 in UTC") from None
+    with contextlib.suppress(OverflowError):
+        moment = value.astimezone(datetime.timezone.utc)
+        if is_time(moment):
+            return moment
+    raise _Unfit(value, "within the years 1 to 9999 in UTC")
 
 
 def _naive(value: Any) -> datetime.datetime:

@@ -249,7 +249,10 @@ class Named(str, enum.Enum):
     RED = "red"
 
 
+WEST = datetime.timezone(datetime.timedelta(hours=-8))
+ENDS = ("12000-01-01", "-0005-01-01", "9999-12-31T23", "0001-01-01T01")
 ODD = [
+    *(pd.Timestamp(np.datetime64(end, "s"), tz=zone) for end in ENDS for zone in (None, UTC, EAST, WEST)),
     *(pd.NaT, pd.NA, pd.Timestamp("2023-01-02 03:04:05.123456789"), pd.Timestamp(0, tz="Asia/Kolkata")),
     *(pd.Timedelta(1), pd.Timestamp.max, pd.Timestamp.min, pd.Interval(0, 1), pd.Period("2023-01")),
     *(
