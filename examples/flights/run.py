@@ -196,8 +196,9 @@ def _until_end(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
+    """End a process with all that it has started: a JVM whose start was interrupted never ends by itself."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
@@ -254,9 +255,7 @@ class _Reader:
         outcome.recovered = _recovered(self._folder / "driver.log")
 
     def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        _end(self._process)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None  # asked for in __init__
@@ -276,6 +275,7 @@ def _start(module: str, log: Path, armed: str, **options: Any) -> subprocess.Pop
             stdin=subprocess.PIPE,
             stderr=output,
             text=True,
+            start_new_session=True,
             **{"stdout": output, **options},
         )
 

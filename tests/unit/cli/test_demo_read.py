@@ -3,10 +3,13 @@
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from support.cli import refused
+from support.wait import wait_until
 from tidegate.cli.trials.demo_read import move_store
+from tidegate.demo.run import _end
 from tidegate.errors import ConfigError
 
 
@@ -30,3 +33,16 @@ def test_a_folder_in_use_is_refused(tmp_path):
     assert "is not an empty folder" in refused(2, "demo", "--folder", str(tmp_path))
     assert "--folder alone" in refused(2, "demo", "--read", "--store", "sqlite:///s")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_a_process_of_the_demo_has_started_ends_with_it():
+    """Red before: a JVM whose start was interrupted stayed when the command had ended."""
+    script = "sleep 600 & echo $!; wait"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        ["sh", "-c", script], stdin=pipe, stdout=pipe, text=True, start_new_session=True
+    )
+    child = int(process.stdout.readline())
+    _end(process)
+    process.stdout.close()
+    wait_until(lambda: not psutil.pid_exists(child), "it is gone")
