@@ -45,4 +45,11 @@ def test_what_a_process_of_the_demo_has_started_ends_with_it():
     child = int(process.stdout.readline())
     _end(process)
     process.stdout.close()
-    wait_until(lambda: not psutil.pid_exists(child), "it is gone")
+    wait_until(lambda: _is_gone(child), "it is gone")
+
+
+def _is_gone(process_id):
+    try:
+        return psutil.Process(process_id).status() == psutil.STATUS_ZOMBIE  # nobody has asked for its end yet
+    except psutil.NoSuchProcess:
+        return True
