@@ -105,7 +105,7 @@ def _refuse_other_base(coordinator: Coordinator, version: int) -> None:
         raise WalGapError(
             f"{coordinator.store.where}: its rebuild from the log, at version {begun}, was interrupted, and"
             f" {version} is the version to fill it at now: remove it, drop its data, and add it again"
-            f" ({FILL_AGAIN})"
+            f" ({FILL_AGAIN.replace('NAME', coordinator.endpoints.stores[0].name)})"
         )
 
 

@@ -159,7 +159,8 @@ def mark_value(mark: RunMark) -> bytes:
 
 def refused_value(error: TidegateError) -> bytes:
     """Return the value of a refusal."""
-    return REFUSED + msgspec.json.encode([type(error).__name__, str(error)])
+    text = str(error).encode(errors="backslashreplace").decode()  # a user's may have half a surrogate pair
+    return REFUSED + msgspec.json.encode([type(error).__name__, text])
 
 
 def strip_marks(batches: Iterable[Any], marks: dict[str, RunMark], value: str = "v") -> Iterator[Any]:

@@ -92,7 +92,7 @@ def advised(
                 continue
             worked = words[0] != "drop" or not waiting  # a step alone, or the first one of several
             tried = [each for each in tried if each not in refused]  # they may be accepted now
-            waiting, refused = [*refused.values(), *waiting], {}
+            waiting, refused = [*waiting, *refused.values()], {}
             saves_more = words[0] == "relog" and _saves_more(world, done)
             world.truths = tuple(_known_after(each, words, done, world) for each in world.truths)
             if saves_more or (not must and not (words[0] == "drop" and waiting)) or words[0] == own:

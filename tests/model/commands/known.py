@@ -217,6 +217,9 @@ MENDED = {
     "a relog of older copies, and a store that has more than they": (
         "copies rename add-store older-log relog!manifest.after_write older-both lose-log"
     ),
+    "a lost store that was rebuilt in part, and is filled from another one": (
+        "add-store drop-table backup clock-back batch replace restore trim lose-store"
+    ),
 }
 """By name, the word that found it."""
 

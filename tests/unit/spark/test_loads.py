@@ -6,7 +6,6 @@ import math
 from unittest import mock
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tidegate.errors import ConfigError
 from tidegate.spark import VersionedSink, loads
@@ -81,7 +80,7 @@ def test_an_import_without_a_token_is_named_by_its_digest(tmp_path, monkeypatch,
 
 
 def test_a_migration_without_a_session_names_what_it_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)  # an earlier test's
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)  # an earlier test's
     sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
     with pytest.raises(ConfigError, match="start a SparkSession in this thread first"):
         sink.migrate_state("t", migrate=lambda state, _: state, state_version=2)
