@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from tidegate.errors import ConfigError, ConflictError
+from tidegate.errors import ConfigError, ConflictError, FunctionError
 from tidegate.spark.session.marked_runs import MarkedRuns
 from tidegate.spark.session.whole_retries import OPTIONS
-from tidegate.spark.state.output_rows import SEVERAL, RunMark, mark_value, strip_marks
+from tidegate.spark.state.output_rows import SEVERAL, RunMark, mark_value, refused_value, strip_marks
 from tidegate.wal.record import Ack
 
 ON = dict.fromkeys(OPTIONS, "true")
@@ -72,3 +72,10 @@ def test_marks_are_taken_out_of_the_rows_and_two_runs_of_one_task_are_noticed(va
     again = pa.record_batch({value: pa.array([mark_value(RunMark("m/0", "3"))], pa.binary())})
     assert [batch.num_rows for batch in strip_marks([again], marks, value)] == [0]
     assert marks["m/0"].digest == SEVERAL
+
+
+def test_a_refusal_keeps_its_class_and_words_whatever_the_function_said():
+    """Red before: half a surrogate pair in a user's message became an error of no class, without the key."""
+    mark = refused_value(FunctionError("table t, key 1: f raised ValueError: cut at \ud83d"))
+    with pytest.raises(FunctionError, match=r"key 1: f raised ValueError: cut at \\ud83d"):
+        list(strip_marks([pa.record_batch({"v": pa.array([mark], pa.binary())})], {}))
