@@ -21,7 +21,7 @@ from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.errors import WalGapError
 from tidegate.wal.record import DecidedVersion
 
-__all__ = ["Mended", "repair"]
+__all__ = ["Mended", "check_schemas", "repair"]
 
 logger = logging.getLogger("tidegate")
 
@@ -52,11 +52,17 @@ def repair(coordinator: Coordinator, source: Source | None = None) -> list[Mende
         failpoints.hit("repair.before_listing")
     if gaps:
         raise unrepaired(coordinator, gaps)
-    wanted = {at.schema_id for at in coordinator.folded.tables.values()}
-    if lost := wanted - coordinator.store.schemas_of(sorted(wanted)).keys():
-        named = f"schemas {', '.join(sorted(lost))} were written again"
-        raise refused_rows(coordinator, f"{coordinator.store.where}: {named}, and are not there")
     return [*(Mended(version, 0) for version in entries), *mended]
+
+
+def check_schemas(coordinator: Coordinator) -> None:
+    """Check that the visible version has its schemas. Raises: IncompleteError: it lacks one."""
+    store, visible = coordinator.store, coordinator.store.pointer().visible
+    for entry in store.catalog(visible, visible) if visible else ():
+        wanted = {at.schema_id for at in entry.tables.values()}
+        if lost := wanted - store.schemas_of(sorted(wanted)).keys():
+            named = f"schemas {', '.join(sorted(lost))} were written again"
+            raise refused_rows(coordinator, f"{store.where}: {named}, and are not there")
 
 
 def _put_back(coordinator: Coordinator, decided: DecidedVersion) -> int:

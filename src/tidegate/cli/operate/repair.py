@@ -22,7 +22,7 @@ from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.committers.operations.repair_source import ExportSource, StoreSource, refuse_before_open
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
 from tidegate.committers.repair.rebuild import Source, pass_replaced
-from tidegate.committers.repair.repair import Mended
+from tidegate.committers.repair.repair import Mended, check_schemas
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.open_store import open_store
@@ -106,6 +106,7 @@ def _repair(work: Operation, coordinator: Coordinator, copy: Source | None) -> N
         each.catch_up()  # the copy may be one of these, and below this store's horizon
     repaired_here = repair_all(coordinator, copy)
     recovered = recover(coordinator)
+    check_schemas(coordinator)
     pass_replaced(coordinator.store, repaired_here.put_back)
     visible = coordinator.store.pointer().visible
     others = [(each, _repair_other(each, copy)) for each in followers]

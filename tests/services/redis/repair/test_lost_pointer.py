@@ -66,7 +66,7 @@ def test_an_export_of_a_version_without_an_entry_names_repair(redis: RedisServer
     trimmed(query)
     forget(redis, query, "catalog")
     store = query.store()
-    with pytest.raises(CorruptError, match="on Redis `tidegate repair` puts it back"):
+    with pytest.raises(CorruptError, match="on Redis and Cassandra `tidegate repair` puts it back"):
         export(store, store.identity(), 9, tmp_path / "out")
 
 

@@ -485,7 +485,7 @@ def test_a_namespace_that_a_rekey_moved_is_told_where_its_query_goes_on(place):
     place.silence("flights_2")
     text = refused(2, "relog", "--namespace=flights", "--yes")
     assert "namespace flights_2 was made of this one by a rekey, and its query continues there" in text
-    (_, command) = re.findall("`tidegate ([^`]*)`", text)
+    (command,) = re.findall("`tidegate ([^`]*)`", text)
     assert command == "relog --namespace flights --to flights_3"
     asked = run(*command.split()).stderr
     assert "moved: a rekey made namespace flights_2 of this one, where its query continues" in asked

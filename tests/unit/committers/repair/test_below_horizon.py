@@ -61,7 +61,7 @@ def test_a_row_that_does_not_stay_is_an_error_and_nothing_is_passed_over(driver,
     monkeypatch.setattr(driver.store, "rewrite", lambda *_: None)
     with pytest.raises(IncompleteError, match="1 rows of version 3 in key group") as met:
         repair_all(driver)
-    assert "run `tidegate verify`" in str(met.value)
+    assert "`tidegate drop --only-stores" in str(met.value)
 
 
 def test_a_horizon_that_moves_on_meanwhile_is_to_be_repeated(driver, monkeypatch):
