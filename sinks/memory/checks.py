@@ -36,14 +36,14 @@ def self_check(space: MemoryNamespace, where: str) -> Iterator[Finding]:
     """
     key_groups = space.identity.key_groups if space.identity else 1
     with space.lock:
-        rows = [(*at, key) for at, of_group in space.rows.items() for key in of_group]
+        rows = [
+            (*at, key, max(of_key)) for at, of in space.rows.items() for key, of_key in of.items() if of_key
+        ]
         floors, pointer = dict(space.floors), space.pointer
-        ats = {(name, at.apart) for entry in space.catalog.values() for name, at in entry.tables.items()}
-    strides: dict[str, list[int]] = {}
-    for table, stride in ats:
-        strides.setdefault(table, []).append(stride)
-    for table, group, key in rows:
-        own = {key_group(key, key_groups, stride) for stride in strides.get(table, ())}
+        ats = {(name, at.start, at.apart) for of in space.catalog.values() for name, at in of.tables.items()}
+    for table, group, key, newest in rows:  # a table that was dropped before had other key groups
+        of_table = [apart for name, start, apart in ats if name == table and start <= newest]
+        own = {key_group(key, key_groups, apart) for apart in of_table}
         if own and group not in own:
             yield Finding(
                 f"{where}, table {table}, key group {group}", "keys of this key group", f"key {key!r}"

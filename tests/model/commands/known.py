@@ -220,6 +220,9 @@ MENDED = {
     "a lost store that was rebuilt in part, and is filled from another one": (
         "add-store drop-table backup clock-back batch replace restore trim lose-store"
     ),
+    "rows of a table that was dropped, which are not dropped yet, and another number of key groups": (
+        "drop-table remake copies replace older-both batch trim older-store"
+    ),
 }
 """By name, the word that found it."""
 
