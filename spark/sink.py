@@ -373,8 +373,8 @@ class VersionedSink(SingleVersions):
                 collected, origin, batch_df, batch.source_offsets, driver_stage=staged_here
             )
         finally:
-            if batch_df.is_cached and not persisted:  # by the function
-                with contextlib.suppress(Exception):  # of a session that ends
+            with contextlib.suppress(Exception):  # of a session that ends: it hides no error of the batch
+                if batch_df.is_cached and not persisted:  # by the function
                     batch_df.unpersist()
 
     def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:

@@ -255,7 +255,7 @@ class Transaction:
             key=key_bytes(keys),
             value=json_value(rows.schema.fields, flags=b""),
             order=order_of(table, rows, order_by),
-            functions=Functions(*as_now(fn, migrate, on_timeout)),
+            functions=Functions(*as_now(table, fn, migrate, on_timeout)),
             row_columns=_columns(rows.schema.fields),
             outputs=tuple(name for name in emits if not own_tables.is_own(name)),
             timeout_us=timeout_us,
@@ -377,7 +377,7 @@ class Transaction:
         check_local(name, rows, fn, (*by_columns, *order_columns), redistribute, parallelism)
         known = self._known.get(table)
         items = state_of(table, items_schema(table, schema), known, state_version, migrate)
-        fn, redistribute, migrate = as_now(fn, redistribute, migrate)
+        fn, redistribute, migrate = as_now(table, fn, redistribute, migrate)
         call = LocalState(
             table,
             rows,

@@ -138,12 +138,19 @@ def _check_sendable(table: str, fn: Callable[..., object], *arguments: str) -> N
         raise ConfigError(msg) from error
 
 
-def as_now(*functions: Any) -> tuple[Any, ...]:
+def as_now(table: str, *functions: Any) -> tuple[Any, ...]:
     """Return functions with the variables that they have now: they run when the caller has returned.
 
-    As for the functions of a UDF: Spark, too, pickles them at the call.
+    As for the functions of a UDF: Spark, too, pickles them at the call. Raises: ConfigError: a copy fails.
     """
-    copied: tuple[Any, ...] = pickle.loads(dumps(functions))  # type: ignore[no-untyped-call] # noqa: S301
+    sent = dumps(functions)  # type: ignore[no-untyped-call]
+    try:
+        copied: tuple[Any, ...] = pickle.loads(sent)  # noqa: S301 - the bytes are of the line above
+    except Exception as error:
+        msg = (
+            f"table {table}: Spark cannot copy the function to the executors: {type(error).__name__}: {error}"
+        )
+        raise ConfigError(f"{msg}; leave out of it what cannot be made again from its pickle") from error
     return copied
 
 

@@ -135,6 +135,26 @@ def test_a_function_is_called_with_what_its_variables_were_at_the_call(stream):
     assert [flights.rows(f"u{factor}")["a"]["n"] for factor in (1, 2)] == [10, 20]
 
 
+class OfTwoError(Exception):
+    """As many have it: its pickle has one argument."""
+
+    def __init__(self, code, words):
+        super().__init__(f"{code} {words}")
+
+
+def test_a_function_that_cannot_be_copied_is_refused_by_name(stream):
+    kept = OfTwoError(1, "x")
+    flights = stream("k string")
+
+    def write(txn, rows):
+        txn.update("t", rows, "k", lambda *_: {"n": len(str(kept))}, schema="n int")
+
+    flights.add([{"k": "a"}])
+    error = flights.run(flights.sink().each(write)).error
+    assert isinstance(error, ConfigError)
+    assert "table t: Spark cannot copy the function to the executors: TypeError" in str(error)
+
+
 def of_chance(rows):
     return rows.withColumn("r", chance.asNondeterministic()())
 

@@ -280,7 +280,7 @@ def test_an_on_version_that_did_not_run_is_told(example, gate, mirror_of, caplog
 
     with mirror_of("aircraft", on_version=on_version) as mirror:
         mirror.wait_for(example.write({"aircraft": {"N1": aircraft(2)}}))
-        wait_until(lambda: "on_version is async, and did not run" in caplog.text, "it was told")
+        wait_until(lambda: "on_version is async, and did not run" in caplog.text, "the log names it")
 
 
 def test_a_closed_mirror_and_a_closed_gate(example, gate, mirror_of, is_in_file):
