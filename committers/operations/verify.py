@@ -108,7 +108,9 @@ def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda
         if state is None or state.last_version == 0:
             report.note(f"{store.where}: nothing was made here")
         else:  # a store is created before the first version is decided: this one was lost
-            found = "nothing: check --store; `tidegate recover` writes a lost store again"
+            found = (
+                "nothing: check --store; if it is one of this namespace's, `tidegate recover` writes it again"
+            )
             report.add(Finding(store.where, f"namespace {state.namespace}, the log's", found))
     if state is None:
         return report

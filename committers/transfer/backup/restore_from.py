@@ -430,8 +430,14 @@ def _name_again(coordinator: Coordinator, before: Folded) -> None:
     for store in coordinator.stores:
         try:
             aliases = store.aliases()
-            for alias in [alias for alias, named in aliases.all().items() if named == old]:
-                aliases.set(alias, new)
+            for alias, named in aliases.all().items():
+                if named == old:
+                    aliases.set(alias, new)
+                elif named.namespace == name and named != new:
+                    logger.warning(
+                        "alias %s names another namespace %s, of after the backup, and is left: `tidegate"
+                        " alias set %s --namespace %s` lets it name this one", alias, name, alias, name,
+                    )  # fmt: skip
         except StoreUnavailableError as error:
             if store is coordinator.store:
                 raise

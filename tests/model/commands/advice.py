@@ -25,6 +25,8 @@ CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC co
 NEXT_BATCH = re.compile("start the query with this checkpoint, unchanged; its next batch is ([0-9]+)")
 OTHER_NAME = "restore under a --namespace that does not exist yet"
 """The query continues there."""
+OTHER_BACKUP = "give a --namespace that does not exist yet"
+"""The backup is of an earlier namespace of this name."""
 NO_WAY = "no log can rebuild this store"
 """Without a backup it is made again from the input (docs/operations.md, Rebuild from the input)."""
 
@@ -115,7 +117,8 @@ def advised(
         return "" if last.done else f"{what} is refused after {waits[1]}, too: {_short(last)}"
     if (worked and not must) or (not tried and not given):
         return ""
-    if NO_WAY in outcome.text + refused_text and world.truth.name not in world.truth.backups:
+    backed_up = world.truth.name in world.truth.backups and OTHER_BACKUP not in refused_text
+    if NO_WAY in outcome.text + refused_text and not backed_up:
         return _made_again(world, what)
     ends = f"{tried}{refused_text}; the last: {_short(last)}"
     return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"

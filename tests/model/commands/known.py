@@ -31,6 +31,16 @@ MENDED = {
     "verify after another number of key groups": "drop-table remake",
     "relog after a clock that was ahead": "ahead batch lose-log clock-back relog",
     "backup without the last records": "adopt backup lose-store lose-log restore-from",
+    "an alias of a namespace that was made after the backup": (
+        "backup drop restore-from add-store alias remove-store lose-store lose-log restore-from"
+    ),
+    "a backup of an earlier namespace of the name": (
+        "backup drop batch batch export-old import trim lose-store"
+    ),
+    "a relog of what a backup of a rewound state has made": (
+        "rewind backup drop restore-from replace lose-end relog"
+    ),
+    "verify of a store that the way back does not list": "rekey finish drop batch add-store back",
     "backup of a moved namespace": "rekey finish cron",
     "relog of an unfinished copy": "rekey batch lose-copy-log relog-copy",
     "import under a token of a rekey": "export import-rekey",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -202,7 +203,7 @@ def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
     if here.before is not None and shown is not None and same(here.before, max(shown[1].items())[1]):
         here = here._replace(content=here.before, event=min(here.event, here.before.event))  # not visible yet
     first = truth.firsts.get(here.lineage, truth.first)
-    kept = (here.content, here.shape, here.last, here.lineage, first)
+    kept = (here.content, here.shape, here.last, here.lineage, first, here.undone if here.generation else -1)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
 
 
@@ -216,16 +217,24 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
     here = truth.here
     if facts["way"] == "continue":
         return truth.with_space(truth.name, shown=True, damaged="")
-    content, shape, event, lineage, first = truth.backups[truth.name]
+    content, shape, event, lineage, first, undone = truth.backups[truth.name]
     damaged = "" if facts["way"] == "new" else here.damaged
     new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
     if facts["way"] == "again":  # the decided batches after the backup are lost, and may come again
         new = new._replace(event=content.event, undone=here.event, generation=here.generation + 1)
     if facts["way"] == "new":
         new = new._replace(
-            event=event, versions={}, lineage=lineage, generation=0, moved=here.moved, time_us=0
+            event=event,
+            versions={},
+            lineage=lineage,
+            generation=int(undone > event),
+            undone=undone,
+            moved=here.moved,
+            time_us=0,
         )
         truth = truth.without_source(truth.name).with_first(lineage, first)._replace(event=event + 1)
+        left = re.findall(r"alias ([a-z]+) names another namespace", outcome.text)
+        truth = truth._replace(aliases={at: to for at, to in truth.aliases.items() if at not in left})
     return truth._replace(spaces={**truth.spaces, truth.name: new})
 
 

@@ -118,7 +118,7 @@ class Truth(NamedTuple):
     event: int = 0
     """The event of the query's next batch."""
     stores: tuple[str, ...] = ("a",)
-    backups: Mapping[str, tuple[Content, Shape | None, int, int, int]] = MappingProxyType({})
+    backups: Mapping[str, tuple[Content, Shape | None, int, int, int, int]] = MappingProxyType({})
     """By namespace, of its newest backup: content, shape, event, lineage and first event."""
     exports: tuple[tuple[str, Content, Shape | None], ...] = ()
     loads: int = 0
