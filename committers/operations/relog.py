@@ -86,11 +86,13 @@ class Saved(NamedTuple):
         return ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{self.entry.version}")
 
     def mark_of(self, copy: str) -> str:
-        """Return the token in the first record of a copy, by its uuid: no other namespace is a copy.
+        """Return the token in the first record of a copy of this version, by the copy's uuid: no other is one.
 
-        One that continued the same checkpoint has versions of the same batches, and other rows.
+        One that continued the same checkpoint has versions of the same batches, and other rows. A load, a
+        rename or older copies of log and store give another version, with the same last batch.
         """
-        return once_key(ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{copy}"))
+        version = f"{self.entry.version}:{self.entry.digest}"
+        return once_key(ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{version}:{copy}"))
 
 
 class Relogged(NamedTuple):
@@ -268,7 +270,7 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
         )
     if not is_copy and any(token.startswith(once_key(ImportOrigin(RELOG_TOKEN))) for token in state.once):
         raise ConfigError(
-            f"namespace {name} was begun as a copy of another namespace, and has no version: `tidegate drop"
+            f"namespace {name} was begun as a copy of another namespace or version, and has no version: `tidegate drop"
             f" --namespace {name} --force`, then run this command again"
         )
 

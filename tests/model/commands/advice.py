@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable
 
 from model.commands.answers import Answers
-from model.commands.operating import groups_of_copy, relogged, restored_from
+from model.commands.operating import finished, groups_of_copy, has_copy, relogged, restored_from
 from model.commands.truth import LINEAGES, Truth, batch
 from model.commands.world import Outcome, Time, World
 from model.commands.writing import query
@@ -185,6 +185,8 @@ def _known_after(truth: Truth, words: list[str], done: Outcome, world: World) ->
         return relogged(truth, world, done)
     if words[0] == "rebuild-checkpoint" and (batch := NEXT_BATCH.search(done.text)):
         return truth._replace(event=truth.first + int(batch[1]))
+    if words[0] == "rekey" and "--finish" in words and has_copy(world):
+        return finished(truth, world, done)._replace(name=truth.name)  # the next step names the copy
     return restored_from(truth, world, done) if words[0] == "restore-from" else truth
 
 

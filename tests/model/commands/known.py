@@ -41,6 +41,12 @@ MENDED = {
         "rewind backup drop restore-from replace lose-end relog"
     ),
     "verify of a store that the way back does not list": "rekey finish drop batch add-store back",
+    "a relog after older copies, into a copy of another version": (
+        "copies lose-log relog!apply.before_chunk older-both rename lose-log relog"
+    ),
+    "an advised end of a rekey, after a table with another key": (
+        "rekey drop-table remake-key finish!rekey.after_move"
+    ),
     "backup of a moved namespace": "rekey finish cron",
     "relog of an unfinished copy": "rekey batch lose-copy-log relog-copy",
     "import under a token of a rekey": "export import-rekey",
