@@ -210,6 +210,9 @@ def test_a_relog_that_died_saves_a_newer_version_of_a_clock_that_was_ahead(place
     with tidegate.connect(place.store, "flights") as gate:
         saved = gate.history()[-1]
     gone(place)
+    refused = run("relog", "--namespace=flights", "--yes")
+    assert "begun as a copy of another namespace or version" in refused.output
+    assert run("drop", "--namespace=flights_2", "--force", "--yes").exit_code == 0
     assert place.relog()["version"] == saved.version
     with tidegate.connect(place.store, "flights_2") as gate:
         assert gate.history()[-1].decided_at > saved.decided_at
