@@ -22,6 +22,7 @@ from tidegate.committers.opening.open import refuse_other_history, refuse_remove
 from tidegate.committers.opening.preflight import refuse_unsafe_store
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
+from tidegate.committers.repair.log_reach import log_can_rebuild
 from tidegate.committers.repair.rebuild import Source
 from tidegate.committers.steps.decided_versions import RetirementBacklog
 from tidegate.committers.steps.epoch import claim_epoch
@@ -211,7 +212,8 @@ class Follower:
         try:
             if store.identity() is None:
                 refuse_if_dropped(coordinator)
-                create_again(coordinator)
+                is_rebuilt = not self._fill_first and log_can_rebuild(coordinator)
+                create_again(coordinator, state.last_version if is_rebuilt else 0)
             refuse_other_uuid(coordinator.log, store, state)
             # The pointer first: a visible version was decided before, so a log read later has it.
             pointer = store.pointer()

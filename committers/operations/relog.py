@@ -86,9 +86,9 @@ class Saved(NamedTuple):
         return ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{self.entry.version}")
 
     def mark_of(self, copy: str) -> str:
-        """Return the token in the first record of a copy of this version, by the copy's uuid: no other is one.
+        """Return the token in the first record of a copy of this version, by the copy's uuid.
 
-        One that continued the same checkpoint has versions of the same batches, and other rows. A load, a
+        No other is a copy. One that continued the same checkpoint has versions of the same batches, and other rows. A load, a
         rename or older copies of log and store give another version, with the same last batch.
         """
         version = f"{self.entry.version}:{self.entry.digest}"
@@ -270,8 +270,8 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
         )
     if not is_copy and any(token.startswith(once_key(ImportOrigin(RELOG_TOKEN))) for token in state.once):
         raise ConfigError(
-            f"namespace {name} was begun as a copy of another namespace or version, and has no version: `tidegate drop"
-            f" --namespace {name} --force`, then run this command again"
+            f"namespace {name} was begun as a copy of another namespace or version, and has no version:"
+            f" `tidegate drop --namespace {name} --force`, then run this command again"
         )
 
 

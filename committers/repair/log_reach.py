@@ -44,8 +44,16 @@ def refilled_at(coordinator: Coordinator) -> int:
 
 def log_can_fill(coordinator: Coordinator) -> bool:
     """Whether the log has every version from 1 on, and the store can be filled from it."""
-    has_all = oldest_whole(coordinator.log, coordinator.folded, 1) == 1
-    return has_all and not isinstance(coordinator.store, SupportsRebuild)
+    return _has_all(coordinator) and not isinstance(coordinator.store, SupportsRebuild)
+
+
+def log_can_rebuild(coordinator: Coordinator) -> bool:
+    """Whether the log has every version from 1 on, and the store is repaired from it by key groups."""
+    return isinstance(coordinator.store, SupportsRebuild) and _has_all(coordinator)
+
+
+def _has_all(coordinator: Coordinator) -> bool:
+    return oldest_whole(coordinator.log, coordinator.folded, 1) == 1
 
 
 def refuse_missing_place(coordinator: Coordinator) -> None:

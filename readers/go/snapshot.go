@@ -111,7 +111,7 @@ func (s *Snapshot) renew(ctx context.Context) error {
 	s.isLent = s.isLent || isLent
 	if err == nil {
 		s.until = asked.Add(time.Duration(s.seconds * float64(time.Second)))
-	} else if is[*SnapshotExpiredError](err) && s.revoked == nil {
+	} else if (is[*SnapshotExpiredError](err) || is[*VersionRegressedError](err)) && s.revoked == nil {
 		s.revoked = expired("the lease of this snapshot on version %d was revoked: %w", s.version, err)
 	}
 	return err

@@ -238,7 +238,7 @@ class RedisNamespace:
         existing = checked_format(self.where, decode(self.where, fields[0], Identity), FORMAT)
         if fields[1] is None:  # a header that is missing later is a loss (I10), and is never created again
             uuid = existing.uuid.encode()
-            self._make_headers(uuid, existing.key_groups)
+            self._make_headers(uuid, existing.key_groups, is_lost=lost_at > 0)
             servers = {} if lost_at else self.survey()  # without one, each has to be compared with the log
             (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, *listing(servers)))])
             if isinstance(reply, Refused):
@@ -247,10 +247,11 @@ class RedisNamespace:
             self._known = existing
         return existing
 
-    def _make_headers(self, uuid: bytes, key_groups: int) -> None:
-        calls = [Call(header_key(self.namespace, group), "make", (uuid,)) for group in range(key_groups)]
+    def _make_headers(self, uuid: bytes, key_groups: int, *, is_lost: bool) -> None:
+        args = (uuid, b"lost") if is_lost else (uuid,)
+        calls = [Call(header_key(self.namespace, group), "make", args) for group in range(key_groups)]
         removed = remove_dropped(self.calls, self.namespace, uuid)
-        if any(owner != uuid for owner in self.calls.run(calls)):
+        if any(owner.partition(b"!")[0] != uuid for owner in self.calls.run(calls)):
             # A namespace that was dropped, but not completely, and that left no record.
             removed = remove_left(self.calls, self.namespace, uuid)
             self.calls.run(calls if removed is not None else [])

@@ -17,7 +17,8 @@
 --   <table>:b                             the base
 -- Layers of another uuid are late writes of a dropped namespace, and are ignored.
 --
---   make: uuid -> the uuid of the header, which is made if there is none
+--   make: uuid, [lost] -> the uuid of the header, which is made if there is none; with a third argument its rows were lost,
+--     and it is marked until a repair has compared it with the log
 --   header: uuid, server -> field and value of each field
 --   stamp: uuid, server, version -> 1: everything up to the version is sealed on every server
 --   note_moved: uuid, server -> 1: the key group moved to this server, and is complete
@@ -208,8 +209,9 @@ local function remove_layers(key, uuid, table_name, list, is_removed)
   write_versions(key, 'l:' .. table_name, remaining)
 end
 
-writes.make = without_guard(function(key, uuid)
-  if redis.call('HSETNX', key, 'u', uuid) == 1 then
+-- A snapshot from before the loss is open in some reader: for it, no row that was lost is absent.
+writes.make = without_guard(function(key, uuid, lost)
+  if redis.call('HSETNX', key, 'u', lost and uuid .. REBUILDING or uuid) == 1 then
     redis.call('HSET', key, 's', server_id())
   end
   return redis.call('HGET', key, 'u')

@@ -86,6 +86,13 @@ local function read_many(header_key, hashes, row_keys)
   return #searched > 1 and refuse_missing(searched) or values
 end
 
+-- A snapshot of a version that was visible here before a loss finds no rows while they are filled in again.
+local function refuse_filling(key, filling)
+  if filling then
+    return refuse('TGLOST', key .. ' is being filled at version ' .. filling)
+  end
+end
+
 -- It has no guard of its own: one HMGET reads the fields for the guard and for the read.
 reads.read = function(keys, args)
   local refusal = refuse_other_server(args)
@@ -94,8 +101,9 @@ reads.read = function(keys, args)
   end
   local uuid, server, table_name, version, start = unpack(args, 1, 5)
   local key, number = keys[1], tonumber(version)
-  local header = redis.call('HMGET', key, 'u', 'floor', 'l:' .. table_name, 'b:' .. table_name, 's')
+  local header = redis.call('HMGET', key, 'u', 'floor', 'l:' .. table_name, 'b:' .. table_name, 's', 'filling')
   refusal = refuse_other_owner(key, header[1], uuid) or refuse_unproven_move(key, header[5], args)
+    or refuse_filling(key, header[6])
   if refusal then
     return refusal
   end
@@ -161,9 +169,10 @@ end
 reads.scan = on_key_group(function(key, uuid, server, table_name, version, start, cursor, rows_max, bytes_max)
   local number, start_number = tonumber(version), tonumber(start)
   local rows_limit, bytes_limit = capped(PAGE_ROWS_MAX, rows_max), capped(PAGE_BYTES, bytes_max)
-  local header = redis.call('HMGET', key, 'floor', 'l:' .. table_name, 'b:' .. table_name)
-  if number < (tonumber(header[1]) or 0) then
-    return refuse('TGEXPIRED', header[1])
+  local header = redis.call('HMGET', key, 'floor', 'l:' .. table_name, 'b:' .. table_name, 'filling')
+  local unreadable = refuse_filling(key, header[4])
+  if unreadable or number < (tonumber(header[1]) or 0) then
+    return unreadable or refuse('TGEXPIRED', header[1])
   end
   local count, layer, hash_cursor = 0, string.match(cursor, '^(%d+):(%d+)$')
   if cursor == '0' then

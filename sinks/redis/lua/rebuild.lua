@@ -110,7 +110,7 @@ writes.begin_rebuild = on_server(function(key, uuid, server, token, ...)
   if is_marked then
     add_mark(key, uuid, owner, token)
   end
-  if not owner or owner == uuid .. REBUILDING then  -- releases before 11 marked a key group so after emptying it
+  if not owner or owner == uuid .. REBUILDING then  -- `make` marks a key group so in a store that lost everything
     redis.call('HSET', key, 'lost', '0')
   end
   for _, loss in ipairs(losses) do

@@ -26,7 +26,12 @@ from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.steps import Steps, run
-from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
+from tidegate.errors import (
+    SnapshotExpiredError,
+    StoreUnavailableError,
+    TidegateError,
+    VersionRegressedError,
+)
 from tidegate.reader import rules
 from tidegate.sinks.rules.leases import Lease, pin
 
@@ -108,7 +113,7 @@ class ActiveLease:
         self.ttl_s = ttl_s
         self.deadline = deadline
         self.due = deadline - ttl_s * (1 - 1 / PER_TTL)
-        self.revoked: SnapshotExpiredError | None = None
+        self.revoked: TidegateError | None = None
         self.holds: weakref.WeakSet[Hold] = weakref.WeakSet()
         self.granted = False
         self.refused: BaseException | None = None
@@ -135,7 +140,9 @@ class ActiveLease:
 
     def not_renewed(self, asked_at: float, error: Exception) -> None:
         """Note the error of a renewal: the lease was revoked, or its state is unknown."""
-        if isinstance(error, SnapshotExpiredError):
+        if isinstance(
+            error, SnapshotExpiredError | VersionRegressedError
+        ):  # the store went back, or retired it
             self.revoked = error
         else:
             if not isinstance(error, TidegateError):

@@ -6,10 +6,11 @@ import datetime
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 
 from model.commands.answers import Answers
-from model.commands.operating import finished, groups_of_copy, has_copy, relogged, restored_from
+from model.commands.operating import copy_name, finished, groups_of_copy, has_copy, relogged, restored_from
 from model.commands.truth import LINEAGES, Truth, batch
 from model.commands.world import Outcome, Time, World
 from model.commands.writing import query
@@ -73,7 +74,7 @@ def advised(
         if names:
             name = names.pop(0)
             tried.append(f"namespace={name!r}")
-            world.truths = tuple(each._replace(name=name) for each in world.truths)
+            world.truths = tuple(_moved_to(each, name, world, outcome) for each in world.truths)
         else:
             line = waiting.pop(0)
             words = _filled(world, line)
@@ -172,6 +173,13 @@ def _made_again(world: World, what: str) -> str:
     return "" if done.done else f"{what}: no rebuild from the input: {_short(done)}"
 
 
+def _moved_to(truth: Truth, name: str, world: World, outcome: Outcome) -> Truth:
+    """Let the query continue in a namespace; a copy that the source was moved to is whole, says the message."""
+    if name == copy_name(world) and has_copy(world) and truth.spaces[name].copy_of == truth.name:
+        return finished(truth, world, outcome)
+    return truth._replace(name=name)
+
+
 def _destroys(world: World, words: list[str]) -> bool:
     """Whether a command would remove the query's rows: that is no way out."""
     here = world.truth.here
@@ -204,6 +212,7 @@ def _filled(world: World, line: str) -> list[str] | None:
     meant = {
         "FOLDER": folders.get(words[0], "nothing"),
         "DIR": folders.get(words[0], "nothing"),
+        "NEW_FOLDER": "backup-advised",
         "NAME": f"{known.name}r" if words[0] == "rekey" else "b",
         "N": str(groups_of_copy(known.name)),
         "VERSION": "nothing",
@@ -218,6 +227,9 @@ def _filled(world: World, line: str) -> list[str] | None:
         return None
     if words[0] == "restore-from" and known.name not in known.backups:
         return None
+    if "backup-advised" in filled:  # it is new each time
+        shutil.rmtree(world.folder / "backup-advised", ignore_errors=True)
+        world.files = None
     if "metadata-of-query" in filled:
         path, world.files = world.folder / "metadata-of-query", None
         path.mkdir(exist_ok=True)

@@ -47,6 +47,7 @@ MENDED = {
     "an advised end of a rekey, after a table with another key": (
         "rekey drop-table remake-key finish!rekey.after_move"
     ),
+    "an advised move to a copy that has a rename": "rekey rename finish!apply.before_chunk",
     "backup of a moved namespace": "rekey finish cron",
     "relog of an unfinished copy": "rekey batch lose-copy-log relog-copy",
     "import under a token of a rekey": "export import-rekey",

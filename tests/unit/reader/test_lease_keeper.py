@@ -13,7 +13,12 @@ import tidegate
 from support.clocks import HandClock
 from support.wait import wait_until
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError
+from tidegate.errors import (
+    ConfigError,
+    SnapshotExpiredError,
+    StoreUnavailableError,
+    VersionRegressedError,
+)
 from tidegate.options import Options
 from tidegate.sinks.sqlite.files import META_FILE
 from tidegate.testing.example import Example
@@ -353,3 +358,17 @@ def test_a_scan_that_is_dropped_gives_its_lease_back_elsewhere(writer, gate, mon
     with gate.table("airports").scan() as closed:
         next(closed)
     assert asked[1:] == [threading.current_thread().name]
+
+
+def test_i8_a_snapshot_is_refused_once_a_renewal_sees_an_older_store(writer, gate, clock, monkeypatch):
+    """A copy was put into a running Redis (SWAPDB): its replication id is the same."""
+    with gate.snapshot(lease_s=30) as snapshot:
+
+        def went_back(*_):
+            raise VersionRegressedError("the visible one is older")
+
+        monkeypatch.setattr(gate._reader.store, "lease", went_back)
+        clock.seconds += 11
+        gate._reader.leases.renew_due()
+        with pytest.raises(SnapshotExpiredError, match="was revoked: the visible one is older"):
+            departures(snapshot)

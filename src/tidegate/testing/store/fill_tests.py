@@ -7,7 +7,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tidegate.errors import SnapshotExpiredError
+from tidegate.errors import (
+    SnapshotExpiredError,
+    StoreLostError,
+    StoreNotVerifiedError,
+    VersionRegressedError,
+)
 from tidegate.sinks.store import Store
 from tidegate.testing.store.harness import (
     EPOCH,
@@ -39,6 +44,9 @@ class FillTests(StoreHarness):
 
     def test_a_filled_version_is_the_first_visible_one(self, empty: Store) -> None:
         assert empty.begin_fill(entry(5, STATE), EPOCH) == 5
+        for read in (lambda: get(empty, "t", [b"k1"], 5), lambda: scanned(empty, "t", 5)):
+            with pytest.raises((StoreLostError, StoreNotVerifiedError, VersionRegressedError)):
+                read()  # a snapshot of before a loss may be open
         write(empty, 5, STATE)
         assert empty.pointer().visible == 0
         assert empty.publish_filled(entry(5, STATE), EPOCH) is True

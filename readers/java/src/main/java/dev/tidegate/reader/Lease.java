@@ -3,6 +3,7 @@ package dev.tidegate.reader;
 import dev.tidegate.reader.Store.Space;
 import dev.tidegate.reader.TidegateException.ConfigError;
 import dev.tidegate.reader.TidegateException.SnapshotExpiredError;
+import dev.tidegate.reader.TidegateException.VersionRegressedError;
 import java.time.Duration;
 import java.util.Set;
 import java.util.UUID;
@@ -111,7 +112,7 @@ final class Lease {
         }
       }
       release(Deadline.after(options.timeout)); // this renewal may have taken effect after the release
-    } catch (SnapshotExpiredError revoked) {
+    } catch (SnapshotExpiredError | VersionRegressedError revoked) { // it was retired, or the store went back
       open.remove(this);
       ended = new SnapshotExpiredError("the lease of this snapshot on version " + version + " was revoked: " + revoked.getMessage());
     } catch (RuntimeException unknown) { // it may have been renewed or not: the end stays, and the request is sent again
