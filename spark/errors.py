@@ -48,6 +48,8 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '(tidegate|pyarrow|
 _RAISED = re.compile(r"tidegate\.errors\.(\w+): (?:\[[0-9a-f]{16}\] )?(.*)")
 _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "py4j.Py4JException")
 """Java's exceptions whose message is a Python traceback."""
+_OF_SOURCES = ("[PYTHON_DATA_SOURCE_ERROR]", "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]")
+"""Begin the messages of Java's exceptions that have the traceback of a data source: of format("tidegate")."""
 CAUSES_MAX = 5
 _MARK = secrets.token_hex(8)
 """Of this driver: before the words of its tasks' errors, which no row knows."""
@@ -147,7 +149,12 @@ def _raised_lines(error: BaseException) -> list[str]:
     origin = _origin_of(error)
     try:
         chain = () if origin is None else [*_java_causes(origin)]
-        of_python = [str(one.getMessage()) for one in chain if one.getClass().getName() in _OF_PYTHON]
+        of_python = [
+            text
+            for one in chain
+            if (text := str(one.getMessage())).startswith(_OF_SOURCES)
+            or one.getClass().getName() in _OF_PYTHON
+        ]
     except Py4JError:
         return []  # the JVM has ended
     lines: list[str] = []

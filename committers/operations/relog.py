@@ -88,8 +88,8 @@ class Saved(NamedTuple):
     def mark_of(self, copy: str) -> str:
         """Return the token in the first record of a copy of this version, by the copy's uuid.
 
-        No other is a copy. One that continued the same checkpoint has versions of the same batches, and other rows. A load, a
-        rename or older copies of log and store give another version, with the same last batch.
+        No other is a copy. One that continued the same checkpoint has versions of the same batches, and other
+        rows. A load, a rename or older copies of log and store give another version of the same last batch.
         """
         version = f"{self.entry.version}:{self.entry.digest}"
         return once_key(ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{version}:{copy}"))

@@ -13,8 +13,8 @@ from pyspark.errors import StreamingQueryException
 
 from support.cli import run
 from support.places import rows_by_table
-from tidegate.errors import ConfigError
-from tidegate.spark import prepare, register
+from tidegate.errors import ConfigError, LineageError
+from tidegate.spark import cause, prepare, register
 from tidegate.spark.session.releases import type_of_ddl
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -73,8 +73,9 @@ def test_rows_are_those_of_foreachbatch_and_a_query_moves_between_the_two(spark,
     assert two.decided() == 3, "and the other way round"
     second = stream(SCHEMA, "second")
     second.add(BATCHES[0])
-    with pytest.raises(StreamingQueryException, match=r"tidegate\.errors\.LineageError: "):
+    with pytest.raises(StreamingQueryException, match=r"tidegate\.errors\.LineageError: ") as ended:
         by_format(second, options={"store": two.store, "wal": two.log.keywords["wal"]})
+    assert type(cause(ended.value)) is LineageError, "as a supervisor reads it"
     with pytest.raises(StreamingQueryException, match="does not support Update mode"):
         by_format(second, "update")
 

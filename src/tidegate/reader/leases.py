@@ -140,9 +140,7 @@ class ActiveLease:
 
     def not_renewed(self, asked_at: float, error: Exception) -> None:
         """Note the error of a renewal: the lease was revoked, or its state is unknown."""
-        if isinstance(
-            error, SnapshotExpiredError | VersionRegressedError
-        ):  # the store went back, or retired it
+        if isinstance(error, SnapshotExpiredError | VersionRegressedError):  # the store may have gone back
             self.revoked = error
         else:
             if not isinstance(error, TidegateError):

@@ -174,7 +174,7 @@ def _made_again(world: World, what: str) -> str:
 
 
 def _moved_to(truth: Truth, name: str, world: World, outcome: Outcome) -> Truth:
-    """Let the query continue in a namespace; a copy that the source was moved to is whole, says the message."""
+    """Let the query continue in a namespace; a copy that it was moved to is whole."""
     if name == copy_name(world) and has_copy(world) and truth.spaces[name].copy_of == truth.name:
         return finished(truth, world, outcome)
     return truth._replace(name=name)
