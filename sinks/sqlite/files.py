@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.base.files import (
+    PASSING,
     NotRegularError,
     close,
     create,
@@ -462,16 +463,25 @@ class Files:
 
 
 def make_folder(folder: Path, where: str) -> None:
-    """Create the folder and those above it, durably. Raises: ConfigError: not possible or not writable."""
+    """Create the folder and those above it, durably.
+
+    Raises: ConfigError: not possible or not writable. StoreUnavailableError: it may be possible later.
+    """
     try:
         make_durably(folder)
+        sync_above(folder)
     except OSError as error:
+        if error.errno in PASSING:
+            raise _not_now(where, folder, error) from error
         raise ConfigError(
             f"{where}: the folder {folder} cannot be created: {error.strerror or error}; give one that can"
         ) from error
-    sync_above(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{where}: the folder {folder} cannot be written by this user: give another one")
+
+
+def _not_now(where: str, folder: Path, error: OSError) -> StoreUnavailableError:
+    return StoreUnavailableError(f"{where}: the folder {folder} does not answer: {error.strerror or error}")
 
 
 def mark(folder: Path) -> None:
@@ -492,7 +502,8 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
     """Lock the creation of a namespace: SQLite does not wait for a lock when it changes to WAL mode.
 
     Raises: FileNotFoundError: the folder is gone, or replaced by another one in which a process may
-    be at work. ConfigError: this user may not read it.
+    be at work. ConfigError: this user may not read it. StoreUnavailableError: the disk does not answer, or
+    another process creates it.
     """
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -500,6 +511,10 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
         raise ConfigError(
             f"{where}: the folder {folder} cannot be read by this user: give another one"
         ) from error
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _not_now(where, folder, error) from error
     try:
         if not lock_within(handle, timeout_s):
             raise StoreUnavailableError(

@@ -29,6 +29,7 @@ from typing import NoReturn
 
 from tidegate.base.clock import Clock
 from tidegate.base.files import (
+    PASSING,
     NotRegularError,
     Window,
     close,
@@ -134,6 +135,10 @@ class FileLog(Log):
             with self._opened() as (fd, _):
                 os.fsync(fd)
         except OSError as error:
+            if error.errno in PASSING:
+                raise WalUnavailableError(
+                    f"{self.where}: the log's folder {self.folder} does not answer: {error.strerror or error}"
+                ) from error
             mend = "make room on this disk" if error.errno in DISK_FULL else "make it writable for this user"
             msg = (
                 f"the log's folder {self.folder} cannot be made or written: {error.strerror or error};"

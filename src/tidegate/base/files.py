@@ -15,6 +15,13 @@ from pathlib import Path
 from tidegate.errors import ConfigError
 
 WINDOW_BYTES = 1024 * 1024
+PASSING = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.ENOLCK),
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR),
+    }
+)
+"""Errors of a disk, a server of files or a process that may be over when it is tried again."""
 
 
 def used_share(folder: Path) -> float:

@@ -1,6 +1,7 @@
 """The folders of logs and stores in files: durable up to the root, and told of when they may not be used."""
 
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from tidegate.committers.exports.export import export
 from tidegate.committers.operations.drop import drop_namespace
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StoreUnavailableError, WalUnavailableError
 from tidegate.sinks.records import Identity
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.arrow_barrier import BYTES_SCHEMA
@@ -258,3 +259,29 @@ def test_a_folder_that_this_user_may_not_change_is_refused_before_a_drop(tmp_pat
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != (tmp_path / folder))
     with pytest.raises(ConfigError, match=r"this user may not remove files from .*; nothing was removed"):
         place.foreign_entry()
+
+
+@pytest.mark.parametrize("call", ["mkdir", "open", "fsync"])
+@pytest.mark.parametrize("code", ["EIO", "ESTALE", "EMFILE"])
+@pytest.mark.parametrize("part", ["log", "store"])
+def test_a_disk_that_does_not_answer_once_is_no_wrong_setting(part, code, call, tmp_path, monkeypatch):
+    """A supervisor starts the query again after these errors, and not after a ConfigError."""
+    identity, real, failed = Identity("uuid-1", "n", 2), getattr(os, call), []
+
+    def fails_once(*args, **words):
+        if not failed and (call == "fsync" or str(args[0]).startswith(str(tmp_path))):
+            failed.append(1)
+            raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
+        return real(*args, **words)
+
+    with (
+        contextlib.closing(FileLog(tmp_path / "wal", "n")) as log,
+        contextlib.closing(SqliteStore(str(tmp_path / "store"), "n")) as store,
+    ):
+        make = log.create if part == "log" else lambda: store.create(identity)
+        with monkeypatch.context() as at_call:
+            at_call.setattr(os, call, fails_once)
+            with contextlib.suppress(WalUnavailableError, StoreUnavailableError):
+                make()
+        assert failed
+        make()
