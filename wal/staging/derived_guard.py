@@ -31,10 +31,11 @@ class Written(Protocol):
     def derived(self) -> frozenset[str]: ...
 
 
-DECLARE = (
-    "give the sink all derived tables, VersionedSink(derived=[...]), or drop the derived table first, in a"
-    " version of its own (txn.drop_table)"
+BOTH = (
+    "of a batch, give the sink all derived tables, VersionedSink(derived=[...]); import both tables; for"
+    " another name of a column, drop the derived table (txn.drop_table) and leave it out of derived= first"
 )
+DROP_BOTH = "drop its derived tables in the same version (txn.drop_table)"
 
 
 def bases(tables: Mapping[str, TableAt]) -> dict[str, str]:
@@ -61,8 +62,10 @@ def check_derived(state: Folded, version: Written, ttl_us: Callable[[str], int])
             continue
         where = f"table {name} is derived from table {of}"
         if name not in version.derived or name not in version.tables or of in version.drops:
-            what = "drops the one" if of in version.drops else "writes one of both and leaves the other"
-            raise ConfigError(f"{where}, and this version {what}: nothing was staged; {DECLARE}")
+            drops = of in version.drops
+            what = "drops the one" if drops else "writes one of both and leaves the other"
+            step = DROP_BOTH if drops else BOTH
+            raise ConfigError(f"{where}, and this version {what}: nothing was staged; {step}")
         _refuse_expiry(state, version, ttl_us, name, of)
     if (number := len(there | made)) > DERIVED_MAX:
         raise ConfigError(f"{number} derived tables are more than {DERIVED_MAX}: nothing was staged")
