@@ -47,12 +47,16 @@ CUT = 14
 
 
 def check_name(kind: str, name: object) -> str:
-    """Return the name itself. Raises: ConfigError when it is not ``[A-Za-z0-9_.-]{1,64}``."""
-    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+    """Return the name itself. Raises: ConfigError: it is not ``[A-Za-z0-9_.-]{1,64}``, or starts with ``-``.
+
+    Such a name would be an option in the commands that messages print.
+    """
+    if not isinstance(name, str) or NAME.fullmatch(name) is None or name.startswith("-"):
         shown = brief(name)
         if isinstance(name, str) and re.search("://|@", name):  # a URL in the wrong place
             shown = redact(name)[:TOKEN_MAX]
-        msg = f"{kind} name {shown} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
+        characters = "use 1 to 64 of the characters A-Z a-z 0-9 _ . -, not - at the beginning"
+        msg = f"{kind} name {shown} is not allowed: {characters}"
         raise ConfigError(msg)
     return name
 

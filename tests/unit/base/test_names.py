@@ -16,14 +16,33 @@ NAMES = st.text(ALPHABET, min_size=1, max_size=64)
 SHORT = st.text("aA9_.-", min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("name", ["a", "A", "0", ".", "-", "_", "a" * 64, "flights.Daily_top-10"])
+@pytest.mark.parametrize("name", ["a", "A", "0", ".", "_-", "_", "a" * 64, "flights.Daily_top-10"])
 def test_a_name_within_the_alphabet_is_taken(name):
     assert check_name("table", name) == name
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a" * 65, "a b", "a/b", "a\n", "\n", "ä", "a\0", "a:b", "{a}", "a'b", "٣", None, 7, b"a", ["a"]],
+    [
+        "",
+        "-",
+        "-a",
+        "a" * 65,
+        "a b",
+        "a/b",
+        "a\n",
+        "\n",
+        "ä",
+        "a\0",
+        "a:b",
+        "{a}",
+        "a'b",
+        "٣",
+        None,
+        7,
+        b"a",
+        ["a"],
+    ],
 )
 def test_any_other_name_is_refused_and_shown(name):
     with pytest.raises(ConfigError, match="table name") as caught:
