@@ -52,7 +52,9 @@ def makes_again(old: Coordinator, new: Coordinator) -> str:
     if state is not None and source is not None and is_whole(state, source):
         return "another command has made the copy whole meanwhile: remove nothing, and run this command again"
     made = new.store.identity() if state is None else state
-    force, groups = "" if state else " --force", made.key_groups if made else "N"
+    has = old.decisions.view.state  # the source may have been made again, with the copy's key groups
+    is_known = made is not None and (has is None or has.key_groups != made.key_groups)
+    force, groups = "" if state else " --force", made.key_groups if made and is_known else "N"
     listed = () if state is None else state.stores
     is_more = {*listed} - {at.name for at in new.endpoints.stores}
     stores = "".join(f" --store {name}=URL" for name in listed) if is_more else ""

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 
 from model.commands.answers import Answers
-from model.commands.operating import copy_name, finished, groups_of_copy, has_copy, relogged, restored_from
+from model.commands.operating import copy_name, finished, has_copy, relogged, restored_from
 from model.commands.truth import LINEAGES, Truth, batch
 from model.commands.world import Outcome, Time, World
 from model.commands.writing import query
@@ -214,7 +214,7 @@ def _filled(world: World, line: str) -> list[str] | None:
         "DIR": folders.get(words[0], "nothing"),
         "NEW_FOLDER": "backup-advised",
         "NAME": f"{known.name}r" if words[0] == "rekey" else "b",
-        "N": str(groups_of_copy(known.name)),
+        "N": "2" if world.groups_of(known.name) == 4 else "4",
         "VERSION": "nothing",
         "URL": "nothing",
         "SOURCE": known.name,

@@ -48,6 +48,9 @@ MENDED = {
         "rekey drop-table remake-key finish!rekey.after_move"
     ),
     "an advised move to a copy that has a rename": "rekey rename finish!apply.before_chunk",
+    "an unfinished copy without its log, of a namespace that was made again": (
+        "rekey finish rekey lose-copy-log drop batch rekey"
+    ),
     "backup of a moved namespace": "rekey finish cron",
     "relog of an unfinished copy": "rekey batch lose-copy-log relog-copy",
     "import under a token of a rekey": "export import-rekey",

@@ -351,6 +351,11 @@ class World:
         space = store._spaces.get((PLACE, name))
         return "" if space is None or space.identity is None else space.identity.uuid
 
+    def groups_of(self, name: str) -> int:
+        """Return the number of key groups of a namespace in the primary; 0: it has none."""
+        space = store._spaces.get((PLACE, name))
+        return 0 if space is None or space.identity is None else space.identity.key_groups
+
     # -- kills ----------------------------------------------------------------------------------------
 
     def passed(self, call: Any) -> list[str]:
