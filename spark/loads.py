@@ -30,7 +30,6 @@ from tidegate.errors import ConfigError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
-from tidegate.spark.batch import is_connect
 from tidegate.spark.calls.checks import Names, check_table, no_dataframe
 from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.migrate_state import MigrationWork, migrated_rows
@@ -49,11 +48,6 @@ from tidegate.wal.staging.own_tables import QUEUE_SCHEMA, check_companions, owne
 from tidegate.wal.staging.spec import StageSpec
 
 logger = logging.getLogger("tidegate")
-
-NO_DERIVED = (
-    "derived= does not go with Spark Connect yet: derived tables are kept in classic sessions alone. Nothing"
-    " was written. Use a classic session for this query"
-)
 
 
 class Here(NamedTuple):
@@ -373,8 +367,6 @@ class SingleVersions:
                     coordinator.folded.name, once_key(once.origin), undone,
                 )  # fmt: skip
             return None if fact is None else fact.version
-        if writing.derived and is_connect(session):
-            raise ConfigError(NO_DERIVED)
         if missing := once.derived - writing.derived.keys():
             raise ConfigError(
                 f"the export has the derived tables {', '.join(sorted(missing))}: declare them,"

@@ -39,7 +39,7 @@ from tidegate.spark.batch import (
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.calls.newer import check_alone
 from tidegate.spark.errors import as_query_stop
-from tidegate.spark.loads import NO_DERIVED, SingleVersions
+from tidegate.spark.loads import SingleVersions
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.reporting import SinkReporter
 from tidegate.spark.session.failures import Failures
@@ -222,8 +222,6 @@ class VersionedSink(SingleVersions):
                     " the query, without waiting for versions in flight, and drain() cannot reach it. Leave"
                     " commit out; no query was started"
                 )
-            if self._writing.derived:
-                raise ConfigError(NO_DERIVED)
             sink = _made(self._made_of, path)
         if write is None and self._table is None:
             raise ConfigError("this sink has no table: pass table= and key=, or give start a function, write")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
@@ -35,6 +37,7 @@ __all__ = [
     "text_of",
     "type_of_ddl",
     "valid_utf8",
+    "with_option",
 ]
 
 UNKNOWN_OPTION = (PySparkException, Py4JJavaError)
@@ -132,3 +135,26 @@ UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).pa
 def arrow_schema_of(schema: StructType) -> Any:
     """Return the schema in Arrow."""
     return to_arrow_schema(schema, **UTC)  # type: ignore[arg-type]
+
+
+# -- an option for some jobs: before 4.3 a client of Spark Connect has no second session ------------------
+
+
+@contextlib.contextmanager
+def with_option(spark: SparkSession, name: str, value: str) -> Iterator[SparkSession]:
+    """Give a session in which an option has a value: a new one, or this one, which gets its value back."""
+    try:
+        session = spark.newSession()
+    except AttributeError:
+        session, before = spark, spark.conf.get(name, None)
+        session.conf.set(name, value)
+        try:
+            yield session
+        finally:
+            if before is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, before)
+    else:
+        session.conf.set(name, value)
+        yield session

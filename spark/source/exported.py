@@ -30,6 +30,7 @@ from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.spark.calls.columns import key_group
 from tidegate.spark.errors import told
+from tidegate.spark.session.releases import with_option
 from tidegate.wal.staging.own_tables import row_type_of
 
 ROWS_DDL = "key_group int, key binary, value binary"
@@ -81,13 +82,12 @@ def check_files(spark: SparkSession, folder: str, manifest: Manifest, bytes_max:
     }
     if not expected:
         return
-    session = spark.newSession()  # options of its own
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     paths = [f"{folder.rstrip('/')}/{end}" for end in expected]
     try:
-        files = session.read.format("binaryFile").load(paths).select("path", "content")
-        checked = files.repartition(len(paths)).mapInArrow(_looked_at(expected, most), LOOKED_AT)
-        rows = checked.collect()
+        with with_option(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", "1") as session:
+            files = session.read.format("binaryFile").load(paths).select("path", "content")
+            checked = files.repartition(len(paths)).mapInArrow(_looked_at(expected, most), LOOKED_AT)
+            rows = checked.collect()
     except PySparkException as error:
         raise CorruptError(f"{folder}: files cannot be read: {first_line(error)}; export again") from None
     check_stored_bytes(folder, sum(row.stored for row in rows), most)

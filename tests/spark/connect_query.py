@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from support.spark_driver import session
-from tidegate.spark import VersionedSink
+from tidegate.spark import Derived, VersionedSink
 
 BATCHES = [
     [{"k": f"k{n}", "n": n} for n in range(30)],
@@ -100,7 +100,9 @@ def main(folder: Path, namespace: str, master: str, place: str = "") -> None:
     else:
         spark = session(master, "connect query")
     log, store = f"file://{folder}/wal", f"sqlite://{folder}/store"
-    sink = VersionedSink(namespace=namespace, wal=log, store=store, parallelism=2, small_batch_rows=0)
+    derived = [Derived("by_n", of="newest", key="n", aggregates={"keys": "count", "sum": ("sum", "n")})]
+    where = {"namespace": namespace, "wal": log, "store": store}
+    sink = VersionedSink(**where, parallelism=2, small_batch_rows=0, derived=derived)
     rows = spark.readStream.schema("k string, n bigint").option("maxFilesPerTrigger", 1)
     batches = rows.json(f"file://{folder}/input").writeStream.trigger(availableNow=True)
     query = started(sink, batches, folder / f"checkpoint-{namespace}", write)

@@ -100,6 +100,9 @@ def rows_of(folder, namespace):
                 found.append({name: dict(snapshot.table(name).scan()) for name in TABLES})
                 seen = sorted(int(item) for _, item in snapshot.table("_local.seen").scan())
                 found[-1]["seen"] = {None: seen}
+                numbers = [row["n"] for row in found[-1]["newest"].values()]
+                counted = {n: {"keys": numbers.count(n), "sum": n * numbers.count(n)} for n in numbers}
+                assert dict(snapshot.table("by_n").scan()) == counted, f"derived, at version {version}"
     return found
 
 
