@@ -26,12 +26,7 @@ from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.steps import Steps, run
-from tidegate.errors import (
-    SnapshotExpiredError,
-    StoreUnavailableError,
-    TidegateError,
-    VersionRegressedError,
-)
+from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError, VersionRegressedError
 from tidegate.reader import rules
 from tidegate.sinks.rules.leases import Lease, pin
 
