@@ -356,4 +356,20 @@ RULES: list[Rule] = [
         'under = b"%b:all" % uuid if stamp.attempt else uuid',
         "tests/services/redis/rows/test_attempts.py",
     ),
+    (
+        "redis-made-again-unmarked",
+        "I8: a namespace that is made again after a loss is marked: lost rows are not absent",
+        "sinks/redis/lua/header.lua",
+        "lost and uuid .. REBUILDING or uuid) == 1",
+        "uuid) == 1",
+        "tests/services/redis/rows/test_fill.py",
+    ),
+    (
+        "redis-reads-while-filled",
+        "I8: a key group that is being filled refuses reads",
+        "sinks/redis/lua/read.lua",
+        "  if filling then\n",
+        "  if false then\n",
+        "tests/services/redis/rows/test_fill.py",
+    ),
 ]

@@ -13,7 +13,7 @@ from services.support.redis.server import RedisServer
 from services.support.workloads.query import expected, found_at
 from support.concurrency import Failpoints
 from tidegate.committers.background.membership import add_store
-from tidegate.errors import StoreNotVerifiedError, WalGapError
+from tidegate.errors import StoreLostError, StoreNotVerifiedError, WalGapError
 from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis.keys import header_key, meta_key
@@ -340,3 +340,28 @@ def test_a_store_whose_server_goes_back_while_it_is_filled(
         assert copy.pointer().horizon == 9
     finally:
         source.close()
+
+
+@pytest.mark.parametrize("loss", ["rebuilt", "filled"])
+def test_i8_a_reader_from_before_a_loss_is_refused_until_all_rows_are_back(loss, redis, namespace):
+    """It trusts the server, whose replication id is the same: a row that was lost is not absent for it."""
+    with contextlib.ExitStack() as closed:
+        before, reader, after = (
+            closed.enter_context(contextlib.closing(RedisStore(redis.url, namespace))) for _ in range(3)
+        )
+        identity = Identity("uuid", namespace, KEY_GROUPS)
+        before.create(identity)
+        before.claim(EPOCH, "writer")
+        for version in (1, 2):
+            put(before, version, STATE)
+        assert reader.pointer().visible == 2
+        assert scanned(reader, "t", 2) == STATE["t"]
+        with redis.client() as client:
+            client.delete(*client.scan_iter(match=f"tg:{{{namespace}*"))
+        after.create(identity, 2 if loss == "rebuilt" else 0)
+        if loss == "filled":
+            after.claim(EPOCH, "writer")
+            assert after.begin_fill(entry(2, STATE), EPOCH) == 2
+        for read in (lambda: get(reader, "t", [b"k1"], 2), lambda: scanned(reader, "t", 2)):
+            with pytest.raises((StoreLostError, StoreNotVerifiedError)):
+                read()
