@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import or_
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions, types
@@ -72,7 +73,7 @@ def kept_columns(
             f"table {table}: keep_when={brief(placeholders)} must be the placeholder of each column, as in"
             " {'body': '__debezium_unavailable_value'}"
         )
-    kept = {name: _is_null(name) for name in _checked(table, rows, allowed, "ignore_nulls", nulls)}
+    kept = {name: cached(_is_null, name) for name in _checked(table, rows, allowed, "ignore_nulls", nulls)}
     for name, kind in _checked(table, rows, allowed, "keep_when", list(placeholders)).items():
         if not _fits(kind, placeholders[name]):
             raise ConfigError(
@@ -81,7 +82,7 @@ def kept_columns(
                 " make other columns null where they stay, and name them in ignore_nulls"
             )
         holds = cached(_holds, name, kind, _hashable(placeholders[name]))
-        kept[name] = kept[name] | holds if name in kept else holds
+        kept[name] = cached(or_, kept[name], holds) if name in kept else holds
     return kept
 
 
@@ -153,58 +154,110 @@ def folded(
         functions.struct(*order, value).alias(_ORDER),
         *(column(field.name) for field in fields),
     )
-    is_row, is_delete = (functions.substring(_VALUE, 1, 1) == functions.lit(flag) for flag in (VALUE, DELETE))
-    usable = functions.col(_KEY).isNotNull() & (is_row | is_delete)
-    groups = functions.col(_KEY), functions.when(~usable, functions.col(_VALUE)).alias(_BAD)
-    named = [each.alias(name) for each, name in zip(groups, _GROUPS, strict=True)]
-    at = functions.struct(*(column(field.name) for field in sequence)) if sequence else functions.lit(None)
+    at = cached(_struct, *(field.name for field in sequence)) if sequence else None
     parts = {field.name: f"{_KEY} {place}" for place, field in enumerate(fields) if field.name in kept}
-    whole = [column(field.name) for field in fields if field.name not in kept]
-    grouped = prepared.groupBy(*groups).agg(  # spark.sql.retainGroupColumns may leave the groups out
+    whole = [field.name for field in fields if field.name not in kept]
+    key_and_bad, named = cached(_groups)
+    grouped = prepared.groupBy(*key_and_bad).agg(  # spark.sql.retainGroupColumns may leave the groups out
         *named,
-        functions.max_by(
-            functions.struct(functions.lit(1).alias(_KEY), *whole),
-            functions.when(is_row, functions.col(_ORDER)),
-        ).alias(_NEWEST),
-        functions.max_by(_VALUE, functions.when(is_delete, functions.col(_ORDER))).alias(_DELETE),
-        *([functions.max(functions.when(is_delete, at)).alias(_DELETED_AT)] if sequence else []),
-        *(
-            functions.max_by(
-                functions.struct(column(name).alias("v"), *([at.alias("s")] if sequence else [])),
-                functions.when(is_row & ~kept[name], functions.col(_ORDER)),
-            ).alias(part)
-            for name, part in parts.items()
-        ),
+        cached(_newest_row, *whole),
+        *cached(_newest_delete, at),
+        *(cached(_newest_value, name, kept[name], at, part) for name, part in parts.items()),
     )
     of_sequence = types.StructType(list(sequence))
     of_fields, columns = [], []
     for field in fields:
         if field.name in parts:
             kind = types.StructType([types.StructField("v", field.dataType)])
-            part = functions.col(parts[field.name])
             if sequence:
                 kind = kind.add("s", of_sequence).add("d", of_sequence)
-                part = _after_delete(part)
             of_fields.append(types.StructField(field.name, kind))
+            columns.append(cached(_value_of, parts[field.name], field.name, bool(sequence)))
         else:
             of_fields.append(field)
-            part = functions.col(_NEWEST).getField(field.name)
-        columns.append(part.alias(field.name))
-    of_groups = (functions.col(group).alias(name) for group, name in zip(_GROUPS, (_KEY, _BAD), strict=True))
-    flat = grouped.select(*of_groups, _NEWEST, _DELETE, *([_DELETED_AT] if sequence else []), *columns)
-    there = functions.when(functions.col(_NEWEST).isNotNull(), json_value(of_fields, stored=stored_names))
-    change = functions.coalesce(_BAD, there)
+            columns.append(cached(_field_of_newest, field.name))
+    flat = grouped.select(*cached(_flat, bool(sequence)), *columns)
+    change = cached(_change, json_value(of_fields, stored=stored_names))
     if not sequence:
-        return Rows(flat, functions.col(_KEY), change, (functions.lit(0).cast("bigint"),))
+        return Rows(flat, functions.col(_KEY), change, (cached(_no_order),))
+    changes = flat.select(_KEY, cached(_both, at, change))
+    is_there, value, by = cached(_of_change, *(field.name for field in sequence))
+    return Rows(changes.where(is_there), functions.col(_KEY), value, by)
+
+
+# -- columns, which are the same in each batch --------------------------------------------------------
+
+
+def _has_flag(flag: bytes) -> Column:
+    return functions.substring(_VALUE, 1, 1) == functions.lit(flag)
+
+
+def _struct(*names: str) -> Column:
+    return functions.struct(*map(column, names))
+
+
+def _groups() -> tuple[list[Column], list[Column]]:
+    """Return what rows are grouped by: the key, and the value of a bad row; and the same by their names."""
+    usable = functions.col(_KEY).isNotNull() & (_has_flag(VALUE) | _has_flag(DELETE))
+    groups = [functions.col(_KEY), functions.when(~usable, functions.col(_VALUE)).alias(_BAD)]
+    return groups, [each.alias(name) for each, name in zip(groups, _GROUPS, strict=True)]
+
+
+def _newest_row(*whole: str) -> Column:
+    row = functions.struct(functions.lit(1).alias(_KEY), *map(column, whole))
+    return functions.max_by(row, functions.when(_has_flag(VALUE), functions.col(_ORDER))).alias(_NEWEST)
+
+
+def _newest_delete(at: Column | None) -> list[Column]:
+    is_delete = _has_flag(DELETE)
+    newest = functions.max_by(_VALUE, functions.when(is_delete, functions.col(_ORDER))).alias(_DELETE)
+    if at is None:
+        return [newest]
+    return [newest, functions.max(functions.when(is_delete, at)).alias(_DELETED_AT)]
+
+
+def _newest_value(name: str, stays: Column, at: Column | None, part: str) -> Column:
+    value = functions.struct(column(name).alias("v"), *([] if at is None else [at.alias("s")]))
+    is_given = _has_flag(VALUE) & ~stays
+    return functions.max_by(value, functions.when(is_given, functions.col(_ORDER))).alias(part)
+
+
+def _value_of(part: str, name: str, has_sequence: bool) -> Column:  # noqa: FBT001
+    value = functions.col(part)
+    return (_after_delete(value) if has_sequence else value).alias(name)
+
+
+def _field_of_newest(name: str) -> Column:
+    return functions.col(_NEWEST).getField(name).alias(name)
+
+
+def _flat(has_sequence: bool) -> list[Column]:  # noqa: FBT001
+    groups = [functions.col(group).alias(name) for group, name in zip(_GROUPS, (_KEY, _BAD), strict=True)]
+    return [*groups, *map(functions.col, (_NEWEST, _DELETE, *([_DELETED_AT] if has_sequence else [])))]
+
+
+def _change(text: Column) -> Column:
+    return functions.coalesce(functions.col(_BAD), functions.when(functions.col(_NEWEST).isNotNull(), text))
+
+
+def _no_order() -> Column:
+    return functions.lit(0).cast("bigint")
+
+
+def _both(at: Column, change: Column) -> Column:
+    """Return the change and the delete of a key, each with its sequence."""
     delete = functions.when(functions.col(_BAD).isNull(), functions.col(_DELETE))
     both = functions.array(
         functions.struct(at.alias("s"), change.alias("v")),
         functions.struct(functions.col(_DELETED_AT).alias("s"), delete.alias("v")),
     )
-    changes = flat.select(_KEY, functions.explode(both).alias(_CHANGE))
+    return functions.explode(both).alias(_CHANGE)
+
+
+def _of_change(*sequence: str) -> tuple[Column, Column, tuple[Column, ...]]:
     each = functions.col(_CHANGE)
-    by = tuple(each.getField("s").getField(field.name) for field in sequence)
-    return Rows(changes.where(each.getField("v").isNotNull()), functions.col(_KEY), each.getField("v"), by)
+    value, by = each.getField("v"), tuple(each.getField("s").getField(name) for name in sequence)
+    return value.isNotNull(), value, by
 
 
 def _after_delete(part: Column) -> Column:

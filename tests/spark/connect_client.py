@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from support.spark_driver import session
-from tidegate.spark import VersionedSink, register
+from tidegate.spark import VersionedSink, configure, register
 
 
 def told(name: str, made: Callable[[], Any]) -> None:
@@ -25,7 +25,7 @@ def told(name: str, made: Callable[[], Any]) -> None:
 
 def main(folder: str, master: str) -> None:
     if master.startswith("sc:"):
-        spark = SparkSession.builder.remote(master).getOrCreate()
+        spark = configure(SparkSession.builder.remote(master)).getOrCreate()
     else:
         spark = session(master, "connect client")
     wal, store = f"file://{folder}/wal", f"sqlite://{folder}/store"

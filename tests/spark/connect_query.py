@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from support.spark_driver import session
-from tidegate.spark import Derived, VersionedSink
+from tidegate.spark import Derived, VersionedSink, configure
 
 BATCHES = [
     [{"k": f"k{n}", "n": n} for n in range(30)],
@@ -96,7 +96,7 @@ def main(folder: Path, namespace: str, master: str, place: str = "") -> None:
         make_all_calls(txn, rows)
 
     if master.startswith("sc:"):
-        spark = SparkSession.builder.remote(master).getOrCreate()
+        spark = configure(SparkSession.builder.remote(master)).getOrCreate()
     else:
         spark = session(master, "connect query")
     log, store = f"file://{folder}/wal", f"sqlite://{folder}/store"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from py4j.clientserver import JavaClient
+from py4j.protocol import MEMORY_COMMAND_NAME
 
 from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.local_state import _sent_to_instances
@@ -18,6 +20,9 @@ KINDS = [
     "struct<a:string,b:struct<c:timestamp,d:string>>",
 ]
 SIZES = (10, 20, 40)
+QUESTIONS = {"apply_changes of a long sequence": 64}
+QUESTIONS_OTHERS = 16
+"""To the JVM, for each column of a batch: it is named in a few selects, and the rows' schema is read."""
 
 
 def no_function(*_):
@@ -97,3 +102,28 @@ def plan_sizes(spark, folder, kinds, call, size):
         rows = made.rows.select(made.key.alias("k"), *order, made.value.alias("v"))
     plans = rows._jdf.queryExecution()
     return len(plans.analyzed().toString()), len(plans.optimizedPlan().toString())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_later_batch_asks_the_jvm_little_for_each_column(spark, tmp_path, monkeypatch, name):
+    """Columns are made once: 200 of them cost 68,000 questions a batch where each was made again."""
+    asked, kinds, call = [], *CALLS[name]
+    send = JavaClient.send_command
+
+    def counted(client, command, *words, **more):
+        if not command.startswith(MEMORY_COMMAND_NAME):  # what is collected as garbage, at any time
+            asked.append(command)
+        return send(client, command, *words, **more)
+
+    monkeypatch.setattr(JavaClient, "send_command", counted)
+
+    def questions(size):
+        counts = []
+        for _ in range(3):
+            asked.clear()
+            plan_sizes(spark, tmp_path, kinds, call, size)
+            counts.append(len(asked))
+        return counts[-1]
+
+    small, large = map(questions, SIZES[1:])
+    assert (large - small) / (SIZES[2] - SIZES[1]) <= QUESTIONS.get(name, QUESTIONS_OTHERS)
