@@ -309,13 +309,14 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
     if len(content) <= 1 + CHECKSUM_BYTES:
         msg = f"{where}: a record of {len(content)} bytes is too short"
         raise CorruptError(msg)
+    body = content[1 + CHECKSUM_BYTES :]
+    if checksum(body) != content[1 : 1 + CHECKSUM_BYTES]:
+        # First: every format has it, and what another program wrote has not.
+        msg = f"{where}: the record's checksum does not fit its {len(body)} bytes"
+        raise CorruptError(msg)
     if content[0] != FORMAT:
         msg = f"{where}: record format {content[0]} is not known to this release; upgrade tidegate"
         raise ConfigError(msg)
-    body = content[1 + CHECKSUM_BYTES :]
-    if checksum(body) != content[1 : 1 + CHECKSUM_BYTES]:
-        msg = f"{where}: the record's checksum does not fit its {len(body)} bytes"
-        raise CorruptError(msg)
     try:
         kind = _kind_decoder.decode(body).kind
         if kind not in KINDS:

@@ -254,6 +254,15 @@ def test_every_flipped_bit_of_a_record_is_refused(kind):
             r.decode_record(content[:count], "here")
 
 
+@pytest.mark.parametrize(
+    "content", [b"hello world", b"2222222222", b"\xed" + b"abc" * 50, b'{"a": [1, 2, 3]}']
+)
+def test_the_bytes_of_another_program_are_damage_and_of_no_newer_release(content):
+    """`relog` saves what the store shows of a damaged log, and never that of a newer release."""
+    with pytest.raises(CorruptError, match="checksum does not fit"):
+        r.decode_record(content, "here")
+
+
 def test_a_format_of_a_newer_release_is_refused_not_ignored():
     with pytest.raises(ConfigError, match=r"format 2.*upgrade"):
         r.decode_record(framed(b'{"kind":"open"}', file_format=r.FORMAT + 1), "here")
