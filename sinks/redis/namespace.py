@@ -238,7 +238,14 @@ class RedisNamespace:
         existing = checked_format(self.where, decode(self.where, fields[0], Identity), FORMAT)
         if fields[1] is None:  # a header that is missing later is a loss (I10), and is never created again
             uuid = existing.uuid.encode()
-            self._make_headers(uuid, existing.key_groups, is_lost=lost_at > 0)
+            removed = remove_dropped(self.calls, self.namespace, uuid)
+            if not self.make_headers(uuid, existing.key_groups, is_lost=lost_at > 0):
+                # A namespace that was dropped, but not completely, and that left no record.
+                removed = remove_left(self.calls, self.namespace, uuid)
+                if removed is not None:
+                    self.make_headers(uuid, existing.key_groups, is_lost=lost_at > 0)
+            if removed is None:
+                raise dropped(self.where)
             servers = {} if lost_at else self.survey()  # without one, each has to be compared with the log
             (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, *listing(servers)))])
             if isinstance(reply, Refused):
@@ -247,16 +254,11 @@ class RedisNamespace:
             self._known = existing
         return existing
 
-    def _make_headers(self, uuid: bytes, key_groups: int, *, is_lost: bool) -> None:
+    def make_headers(self, uuid: bytes, key_groups: int, *, is_lost: bool) -> bool:
+        """Make the headers that are not there; return whether all are of this namespace."""
         args = (uuid, b"lost") if is_lost else (uuid,)
         calls = [Call(header_key(self.namespace, group), "make", args) for group in range(key_groups)]
-        removed = remove_dropped(self.calls, self.namespace, uuid)
-        if any(owner.partition(b"!")[0] != uuid for owner in self.calls.run(calls)):
-            # A namespace that was dropped, but not completely, and that left no record.
-            removed = remove_left(self.calls, self.namespace, uuid)
-            self.calls.run(calls if removed is not None else [])
-        if removed is None:
-            raise dropped(self.where)
+        return all(owner.partition(b"!")[0] == uuid for owner in self.calls.run(calls))
 
     def drop(self, *, thorough: bool = False) -> bool:
         """Remove everything, the identity first; return whether there was anything."""

@@ -246,6 +246,7 @@ def resume(space: RedisNamespace, entry: CatalogEntry, horizon: int, epoch: int,
     """
     token = uuid.uuid4().hex[:16].encode()
     with space.relying_on(space.server_ids()):
+        space.make_headers(space.uuid, space.made.key_groups, is_lost=True)  # those that were lost since
         by_group = headers(space)
         if any(header.filling for header in by_group.values()):
             raise lost_while_filled(space)

@@ -23,6 +23,7 @@ from tidegate.errors import (
     TidegateError,
     WalGapError,
 )
+from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.seals import headers
 from tidegate.sinks.redis.store import RedisStore
 
@@ -112,8 +113,11 @@ def raising(error: TidegateError) -> Callable[..., None]:
     return call
 
 
+@pytest.mark.parametrize("evicted", [False, True])
 @pytest.mark.parametrize("name", ["open.after_claim", "repair.after_version", "repair.before_listing"])
-def test_a_rebuild_that_was_killed_is_finished_by_the_next(redis: RedisServer, query: Query, name: str):
+def test_a_rebuild_that_was_killed_is_finished_by_the_next(
+    redis: RedisServer, query: Query, name: str, evicted: bool
+):
     query.run(VERSIONS)
     redis.forget(query.namespace)
     failpoints.arm(f"{name}=raise")
@@ -125,7 +129,11 @@ def test_a_rebuild_that_was_killed_is_finished_by_the_next(redis: RedisServer, q
     if name != "open.after_claim":
         with pytest.raises(StoreNotVerifiedError):
             found_at(query.store(), VERSIONS)
+    if evicted:  # one header more, while the store was being rebuilt
+        redis.ask("DEL", header_key(query.namespace, 0))
     recovered = run(query, "recover", "--force")
+    if evicted and recovered.exit_code == StoreNotVerifiedError.exit_code:  # learned of it just now
+        recovered = run(query, "recover", "--force")
     assert recovered.exit_code == 0, recovered.output
     query.check(VERSIONS)
 

@@ -93,7 +93,7 @@ def test_a_late_drop_removes_nothing_of_the_namespace_that_was_made_meanwhile(
     late = opened()
     with monkeypatch.context() as cut:
         if not ready:
-            cut.setattr(RedisNamespace, "_make_headers", lambda *_, **__: 1 / 0)
+            cut.setattr(RedisNamespace, "make_headers", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError) if not ready else contextlib.nullcontext():
             late.create(Identity("uuid-1", namespace, 4))
     sleeper = Sleeper(late, number, lambda: make_anew(opened, namespace))
