@@ -220,7 +220,7 @@ func (n *redisNamespace) pointerIn(call *redisCall) (*pointer, error) {
 	if errVisible != nil || errHorizon != nil || found.visible < 0 || found.horizon < 0 {
 		return nil, corrupt("%s: the pointer is %.200q: restore the store from a copy", n.where, fields)
 	}
-	found.digest, found.writer, found.isLost = fields[1], fields[3], found.visible == 0 && fields[6] == ""
+	found.digest, found.writer, found.isLost = fields[1], fields[3], fields[6] == ""
 	for _, id := range strings.Split(fields[6], ",") {
 		found.listed[id] = id != ""
 	}

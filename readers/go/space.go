@@ -151,6 +151,8 @@ func (s *space) entryAt(ctx context.Context, version int64) (*entry, error) {
 		found, err := s.newestPointer(ctx)
 		if err != nil {
 			return nil, err
+		} else if found.isFilling() { // its entries are made again, too
+			return nil, s.beingFilled()
 		} else if err := s.checkKept(version, found); err != nil {
 			return nil, err
 		}

@@ -54,10 +54,10 @@ type pointer struct {
 	visible, horizon       int64
 	digest, writer, latest string
 	listed                 map[string]bool
-	isLost                 bool // it was made again, without the rows that it had
+	isLost                 bool // it was made again, or its pointer was, and nothing is compared with the log yet
 }
 
-func (p *pointer) isFilling() bool { return p.visible == 0 && (p.horizon > 0 || p.isLost) }
+func (p *pointer) isFilling() bool { return p.isLost || p.visible == 0 && p.horizon > 0 }
 
 // entry is the description of a version in the catalog.
 type entry struct {

@@ -344,7 +344,7 @@ def known_in(where: str, fields: list[Any]) -> Known:
         raise CorruptError(
             f"{where}: the pointer is {fields!r:.200}: restore the store from a copy"
         ) from error
-    lost = not numbers[0] and not servers  # ``create`` with ``lost_at``
+    lost = not servers  # ``create`` with ``lost_at``, or ``resume``: nothing is compared with the log yet
     return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], *ages, lost), listed)
 
 

@@ -279,10 +279,12 @@ def check_entry(where: str, entry: CatalogEntry, pointer: Pointer) -> None:
 def check_there(where: str, version: int, pointer: Pointer) -> None:
     """Check a version that the catalog did not have, against a pointer that was read afterwards.
 
-    Raises: SnapshotExpiredError: it was retired. VersionRegressedError: a server restarted without it. No
-    error does not prove a fault: a server that lost the version may have got it back just before the
-    pointer was read, and then the catalog has it, too.
+    Raises: StoreNotVerifiedError: the store is being rebuilt, entries too. SnapshotExpiredError: it was
+    retired. VersionRegressedError: a server restarted without it. No error does not prove a fault: a server
+    that lost the version may have got it back just before the pointer was read, and then the catalog has it,
+    too.
     """
+    newest_of(pointer, where)
     check_kept(where, version, pointer.horizon)
     if version > pointer.visible:
         raise VersionRegressedError(

@@ -151,3 +151,23 @@ def test_a_cut_log_is_noticed_before_anything_is_written(redis: RedisServer, que
         assert red.exit_code == (WalGapError.exit_code if command == "status" else 1), red.output
         assert "cannot be rebuilt" in red.output
         assert "tidegate recover`" not in red.output
+
+
+def test_an_entry_that_is_not_back_yet_is_no_damage(redis: RedisServer, query: Query, monkeypatch):
+    """It ended mirrors for good: the pointer is back before the entries of older versions are."""
+    query.run(VERSIONS)
+    with tidegate.connect(query.url, query.namespace) as gate:
+        assert gate.version() == VERSIONS
+        redis.forget(query.namespace)
+        with monkeypatch.context() as cut:
+            cut.setattr("tidegate.committers.repair.repair.put_back_entries", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                query.open()
+        for read in (
+            lambda: gate.snapshot(version=VERSIONS - 1),
+            lambda: list(gate.diff(VERSIONS - 1, VERSIONS)),
+        ):
+            with pytest.raises(StoreNotVerifiedError):
+                read()
+    assert run(query, "recover", "--force").exit_code == 0
+    query.check(VERSIONS)

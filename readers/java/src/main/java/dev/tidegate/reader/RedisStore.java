@@ -314,7 +314,7 @@ final class RedisStore implements Store {
     private Pointer pointerIn(List<?> fields) {
       long visible = number(fields.get(0));
       long horizon = number(fields.get(4));
-      boolean filling = visible == 0 && (horizon > 0 || RedisServers.text(fields.get(6)).isEmpty());
+      boolean filling = RedisServers.text(fields.get(6)).isEmpty() || (visible == 0 && horizon > 0);
       Entry latest = null;
       if (fields.size() > 8 && fields.get(8) != null) {
         latest = entryIn((byte[]) fields.get(8));

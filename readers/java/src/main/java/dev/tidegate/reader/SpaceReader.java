@@ -137,7 +137,11 @@ final class SpaceReader {
       if (entry != null && entry.version() == version) {
         return entry;
       }
-      checkKept(version, space.pointer(0, deadline));
+      Pointer pointer = space.pointer(0, deadline);
+      if (pointer.filling()) { // its entries are made again, too
+        throw filling();
+      }
+      checkKept(version, pointer);
     }
     throw new CorruptError(where + ": version " + version + " is visible and has no entry in the catalog: `tidegate repair` puts it"
         + " back from the log");
