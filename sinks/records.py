@@ -46,8 +46,8 @@ class Pointer(msgspec.Struct, frozen=True):
     read; ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None when
     there was none, or that writer is closed; ``closed_age_s`` the seconds since it was closed, None when it
     was not, or the store does not note the time. ``lost``: the store, or its pointer, was lost, and
-    is not compared with the log yet (Redis). ``entry``: an entry that the store returned with the pointer. It counts only
-    if it is of the visible version: a writer of an older release does not renew it.
+    is not compared with the log yet (Redis). ``entry``: an entry that the store returned with the pointer. It
+    counts only if it is of the visible version: a writer of an older release does not renew it.
     """
 
     visible: int = 0
