@@ -133,8 +133,7 @@ class Topics:
         """Return the largest request that each broker takes, by its id; empty where they bar the question."""
 
         def describe(admin: Any) -> dict[str, int]:
-            ids = map(str, admin.list_topics(self.names.decisions, self._request_s).brokers)
-            resources = [ConfigResource(ConfigResource.Type.BROKER, each) for each in ids]
+            resources = [ConfigResource(ConfigResource.Type.BROKER, each) for each in self._brokers(admin)]
             futures = admin.describe_configs(resources, request_timeout=self._request_s)
             found = {}
             for resource, future in futures.items():
@@ -143,6 +142,11 @@ class Topics:
             return found
 
         return self._clients.ask(self._clients.admin, "the configuration of the brokers", describe)
+
+    def _brokers(self, admin: Any) -> list[str]:
+        """Return the ids of the brokers. A request that names a topic may let a broker make it by itself."""
+        cluster = self._result(admin.describe_cluster(request_timeout=self._request_s))
+        return [str(node.id) for node in cluster.nodes]
 
     # -- creation and removal -----------------------------------------------------------------------
 
@@ -154,7 +158,7 @@ class Topics:
         """
 
         def make(admin: Any) -> None:
-            brokers = len(admin.list_topics(self.names.decisions, self._request_s).brokers)
+            brokers = len(self._brokers(admin))
             for only_check in (True, False):  # so that neither is made where the other one is refused
                 futures = admin.create_topics(
                     self._wanted(brokers),

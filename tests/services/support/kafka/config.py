@@ -11,7 +11,7 @@ STORE_PASSWORD = "for-tests"  # of a key that lives for a test
 
 # Small, and quick to notice: a dead broker, an empty topic, data that is to be deleted.
 QUICK = {
-    "auto.create.topics.enable": "false",
+    "auto.create.topics.enable": "true",  # as in docker-compose.yml, and where nobody has set it
     "delete.topic.enable": "true",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
