@@ -309,10 +309,10 @@ def warn_of_missing_batches(namespace: str, batch: BatchContext, state: Folded) 
     undone = min(decided, batch.batch_id - 1)
     if restored is not None and undone > last:
         logger.warning(
-            "namespace %s: batch %d of query %s is the next one: %s were undone by the restore of version %d,"
-            " and their rows are not written again; to replay them, stop the query and run `tidegate restore"
+            "namespace %s: batch %d of query %s is the next one: the restore of version %d has undone %s,"
+            " whose rows are not written again; to replay them, stop the query and run `tidegate restore"
             " --to %d --reprocess`, which shows the next steps",
-            namespace, batch.batch_id, batch.lineage, _numbers(last + 1, undone), restored, restored,
+            namespace, batch.batch_id, batch.lineage, restored, _numbers(last + 1, undone), restored,
         )  # fmt: skip
         last = undone
     if batch.batch_id <= last + 1:

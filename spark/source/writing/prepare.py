@@ -78,9 +78,8 @@ def prepare(  # noqa: PLR0913 - the keywords of an upsert
 
     Call it as the last step before ``writeStream``. The keywords up to ``value`` are those of
     ``Transaction.upsert``, and mean the same. ``schema`` names the columns of ``df``, as DDL such as
-    ``"tailnum string, flights int"``: then ``df`` is not analysed, which a flow of a declarative pipeline may
-    not do.
-    Columns that it leaves out are not written.
+    ``"tailnum string, flights int"``: then ``df`` is not analysed. Columns that it leaves out are not
+    written.
 
     ``parallelism`` is the number of tasks; default: Spark's, and that of ``spark.sql.shuffle.partitions``
     with Spark Connect. ``key_groups`` are those of the namespace; default: those of a new one.

@@ -51,6 +51,7 @@ MENDED = {
     "an unfinished copy without its log, of a namespace that was made again": (
         "rekey finish rekey lose-copy-log drop batch rekey"
     ),
+    "a backup of a log that lost an adoption": "zombie adopt lose-end backup drop restore-from",
     "backup of a moved namespace": "rekey finish cron",
     "relog of an unfinished copy": "rekey batch lose-copy-log relog-copy",
     "import under a token of a rekey": "export import-rekey",

@@ -218,6 +218,11 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
     if facts["way"] == "continue":
         return truth.with_space(truth.name, shown=True, damaged="")
     content, shape, event, lineage, first, undone = truth.backups[truth.name]
+    if (
+        facts["lineage"] in LINEAGES and LINEAGES.index(facts["lineage"]) != lineage
+    ):  # the log lost an adoption
+        lineage = LINEAGES.index(facts["lineage"])
+        first = truth.firsts.get(lineage, first)
     damaged = "" if facts["way"] == "new" else here.damaged
     new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
     if facts["way"] == "again":  # the decided batches after the backup are lost, and may come again

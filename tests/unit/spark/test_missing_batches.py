@@ -72,10 +72,10 @@ def test_batches_that_a_restore_has_undone_are_not_called_lost(tmp_path, caplog)
         return [record.getMessage() for record in caplog.records]
 
     (undone,) = warnings(4)
-    assert "batches 2 to 3 were undone by the restore of version 2" in undone
+    assert "the restore of version 2 has undone batches 2 to 3," in undone
     assert "disks" not in undone
     undone, lost = warnings(6)
-    assert "batches 2 to 3 were undone" in undone
+    assert "has undone batches 2 to 3," in undone
     assert "no version of batches 4 to 5:" in lost
 
 
@@ -93,7 +93,7 @@ def test_a_restore_to_a_version_before_the_querys_first_batch_undoes_all_of_its_
         state = driver.folded
     warn_of_missing_batches("flights", later_batch(2, OTHER), state)
     (undone,) = [each.getMessage() for each in caplog.records if "is the next one" in each.getMessage()]
-    assert "batches 0 to 1 were undone by the restore of version 1" in undone
+    assert "the restore of version 1 has undone batches 0 to 1," in undone
 
 
 def later_batch(number=5, lineage=LINEAGE):

@@ -356,6 +356,8 @@ def test_fewer_tasks_with_rows_are_refused(query):
     [
         ({"table": None}, "needs the option 'table'"),
         ({"wal": None}, "needs the option 'wal'"),
+        ({"wal": "memory://w"}, "which share no memory:// log or"),
+        ({"store": "memory://s"}, "which share no memory:// log or"),
         ({"checkpointlocation": None}, "needs the option 'checkpointLocation'"),
         ({"order_by": "n"}, r"give it to prepare\(df, order_by=...\)"),
         ({"commit": "pipelined"}, "has no option 'commit'"),
