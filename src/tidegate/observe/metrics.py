@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import json
 import math
+import socket
 import socketserver
 import threading
 from collections import deque
@@ -252,7 +253,7 @@ def serve(metrics_port: int | str) -> str:
         if address not in _served:
             app = functools.partial(_answer, client.make_wsgi_app(client.REGISTRY), metrics)
             try:
-                server = make_server(*address, app, _Server, _Quiet)
+                server = make_server(*address, app, _Server6 if ":" in address[0] else _Server, _Quiet)
             except OSError as error:
                 msg = f"metrics_port {metrics_port}: {error.strerror or error}; choose another port, or 0"
                 raise ConfigError(msg) from error
@@ -283,6 +284,10 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)  # without HTTPServer's reverse look-up of the name
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Quiet(WSGIRequestHandler):

@@ -60,21 +60,24 @@ class Server(ThreadingHTTPServer):
         self, facts: Facts, host: str, port: int, names: Iterable[str] = (), spaces: Spaces | None = None
     ) -> None:
         self.spaces = spaces or Spaces(facts)
+        host = host.strip("[]")
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; give another --port or --host"
             ) from error
-        self.names = {name.lower() for name in (host, "localhost", "127.0.0.1", *names)}
-        self.anywhere = host in {"0.0.0.0", ""}  # noqa: S104 - the user asked for it
+        self.names = {name.lower() for name in (host, "localhost", "127.0.0.1", "::1", *names)}
+        self.anywhere = host in {"0.0.0.0", "::", ""}  # noqa: S104 - the user asked for it
         if self.anywhere:
             self.names |= {socket.gethostname().lower(), socket.gethostname().lower().partition(".")[0]}
 
     @property
     def url(self) -> str:
         """The URL for a browser."""
-        return f"http://{self.server_address[0]!s}:{self.server_port}/"
+        host = str(self.server_address[0])
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a browser that has disconnected, as by a reload."""

@@ -25,6 +25,7 @@ from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers import barrier
 from tidegate.errors import ConfigError
+from tidegate.observe import metrics
 from tidegate.options import Options
 from tidegate.options.endpoints import StoreRef, parse_store
 from tidegate.sinks.sqlite.store import SqliteStore
@@ -404,3 +405,19 @@ def test_the_steps_of_a_version_are_those_of_its_manifest(served, tmp_path, monk
     without = served(None, store)
     without("api/namespace")
     assert json.loads(without("api/job?version=2")[2])["steps"] is None
+
+
+def test_the_page_and_the_metrics_are_served_by_ipv6_too(tmp_path):
+    wal, store = example(tmp_path, 1)
+    with contextlib.closing(Facts("flights", (parse_store(store),), wal)) as facts:
+        server = Server(facts, "[::1]", 0)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            assert server.url.startswith("http://[::1]:")
+            with urllib.request.urlopen(server.url, timeout=20) as answer:
+                assert answer.status == 200
+        finally:
+            server.shutdown()
+            server.server_close()
+    with urllib.request.urlopen(metrics.serve("[::1]:0"), timeout=20) as answer:
+        assert b"tidegate" in answer.read()
