@@ -219,7 +219,7 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
         return truth.with_space(truth.name, shown=True, damaged="")
     content, shape, event, lineage, first, undone = truth.backups[truth.name]
     if (
-        facts["lineage"] in LINEAGES and LINEAGES.index(facts["lineage"]) != lineage
+        facts.get("lineage", "") in LINEAGES and LINEAGES.index(facts["lineage"]) != lineage
     ):  # the log lost an adoption
         lineage = LINEAGES.index(facts["lineage"])
         first = truth.firsts.get(lineage, first)
