@@ -28,8 +28,8 @@ var (
 	// elsewhere are the first words of a server that another one has replaced.
 	elsewhere = " READONLY MASTERDOWN UNBLOCKED "
 	// refusing are parts of replies about the login.
-	refusing = []string{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "invalid username-password", "invalid password", "no password is set",
-		"without any password configured", "user executing the script"}
+	refusing = []string{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "unauthenticated", "invalid username-password", "invalid password",
+		"no password is set", "without any password configured", "user executing the script"}
 	// mistakes are parts of replies of a server that never takes the call.
 	mistakes = []string{"CROSSSLOT", "NOPROTO", "wrong number of arguments", "unknown command", "unknown subcommand", "syntax error",
 		"rotocol error", "DB index", "compiling", "support disabled", "not allowed in cluster mode"}

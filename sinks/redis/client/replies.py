@@ -104,6 +104,7 @@ PARTS: tuple[tuple[str, Effect], ...] = (
     ("max number of clients", Effect.LATER),
     ("non local key", Effect.LATER),  # of a slot that moves
     ("user executing the script", Effect.LOGIN),
+    ("unauthenticated", Effect.LOGIN),  # of a request of more than 10 words
     ("invalid password", Effect.LOGIN),
     ("invalid username-password", Effect.LOGIN),
     ("no password is set", Effect.LOGIN),

@@ -49,7 +49,7 @@ final class RedisServers implements AutoCloseable {
   private static final Pattern ELSEWHERE = Pattern.compile("^(READONLY|MASTERDOWN|UNBLOCKED|TGSERVER replica)\\b.*", Pattern.DOTALL);
   /** The replies that no repetition mends, or that the caller handles. Any other one proves nothing, and passes. */
   private static final Pattern FINAL = Pattern.compile(
-      "^(TG|OOM|MISCONF|NOAUTH|WRONGPASS|NOPERM|DENIED|WRONGTYPE|CROSSSLOT|NOPROTO|NOSCRIPT).*|.*(user executing the script|invalid password"
+      "^(TG|OOM|MISCONF|NOAUTH|WRONGPASS|NOPERM|DENIED|WRONGTYPE|CROSSSLOT|NOPROTO|NOSCRIPT).*|.*(user executing the script|unauthenticated|invalid password"
           + "|invalid username-password|no password is set|without any password configured|wrong number of arguments|unknown command"
           + "|unknown subcommand|syntax error|rotocol error|DB index|compiling|support disabled|not allowed in cluster mode|attempt to "
           + "|bad argument|not an integer|unction not found).*", Pattern.DOTALL);
