@@ -183,6 +183,8 @@ def rename_of(truth: Truth) -> tuple[str, str]:
 
 def renamed(truth: Truth, _: World, __: Outcome) -> Truth:
     here = truth.here
+    if truth.here.shape is None:
+        return truth  # it is not so: the table was there
     old, new = rename_of(truth)
     rows = {
         key: ({new if name == old else name: value for name, value in row.items()}, until)
