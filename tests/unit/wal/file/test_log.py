@@ -284,7 +284,7 @@ def test_a_folder_that_refuses_is_named(tmp_path, monkeypatch, error):
 def test_a_creation_that_died_half_way_is_finished(tmp_path, monkeypatch):
     log = FileLog(tmp_path, "n")
     mend = failing("rename", errno.EIO, monkeypatch)
-    with pytest.raises(ConfigError):
+    with pytest.raises(WalUnavailableError):
         log.create()
     mend()
     assert contents(log) == []
