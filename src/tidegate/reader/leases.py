@@ -407,10 +407,7 @@ class LeaseKeeper(LeaseFlow):
             begun.wait(BEGIN_S)
 
     def _begin_thread(self, begun: Asked) -> None:
-        thread = threading.Thread(target=self._run, name="tidegate-leases", daemon=True)
-        thread.start()
-        self._thread = thread  # not before: a close may join it at any time
-        begun.end()
+        threading.Thread(target=self._run, args=(begun,), name="tidegate-leases", daemon=True).start()
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # it is to wake already
@@ -486,8 +483,9 @@ class LeaseKeeper(LeaseFlow):
         for active in self._due():
             run(self._renew(active))
 
-    def _run(self) -> None:
-        self._thread = mine = threading.current_thread()
+    def _run(self, begun: Asked) -> None:
+        self._thread = mine = threading.current_thread()  # by itself: it may end before another one sets it
+        begun.end()
         while self._thread is mine:  # else another one was started at the same time
             self.renew_due()
             with one_call(fresh=True):

@@ -20,6 +20,7 @@ from tidegate.errors import (
     VersionRegressedError,
 )
 from tidegate.options import Options
+from tidegate.reader.leases import Asked
 from tidegate.sinks.sqlite.files import META_FILE
 from tidegate.testing.example import Example
 
@@ -59,7 +60,7 @@ def writer(tmp_path, clock):
 def gate(writer, clock):
     """Renews by hand: its thread waits in real time, and on a slow machine would renew beside the test."""
     with tidegate.connect(writer.driver.endpoints.store, namespace="flights", clock=clock) as gate:
-        gate._reader.leases._run = lambda: None
+        gate._reader.leases._run = Asked.end
         yield gate
 
 

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark import Derived, VersionedSink, batch
+from tidegate.spark import VersionedSink, batch
 
 QUERY = "6b46e4dc-b191-4bb0-923e-2fd7301527b3"
 FILES = {
@@ -132,14 +132,10 @@ def test_start_names_the_checkpoint_to_spark_and_to_the_sink_that_is_sent_there(
     assert made._checkpoint is None, "it may be started again with another one"
 
 
-TOTALS = Derived("totals", of="t", key="name", aggregates={"rows": "count"})
-
-
 @pytest.mark.parametrize(
     "arguments, start, words",
     [
         ({"commit": "pipelined"}, ("/c",), "ends with the query, without waiting for versions in flight"),
-        ({"derived": [TOTALS]}, ("/c",), "derived= does not go with Spark Connect"),
         ({}, ("",), "must be the path or URL of a folder"),
         ({}, (7,), "must be the path or URL of a folder"),
         ({"table": None, "key": None}, ("/c",), "has no table"),
