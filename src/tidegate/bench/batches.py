@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -31,7 +32,10 @@ def session(master: str, settings: Mapping[str, Any]) -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     builder = SparkSession.builder.master(master).appName("tidegate bench")
+    interrupted = signal.getsignal(signal.SIGINT)
     spark = builder.config(map={**quiet, **settings}).getOrCreate()
+    if threading.current_thread() is threading.main_thread():  # PySpark's own asks the JVM, within a request
+        signal.signal(signal.SIGINT, interrupted)
     spark.sparkContext.setLogLevel("ERROR")
     if "spark.sql.shuffle.partitions" not in settings:
         spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
