@@ -52,6 +52,9 @@ MENDED = {
         "rekey finish rekey lose-copy-log drop batch rekey"
     ),
     "a backup of a log that lost an adoption": "zombie adopt lose-end backup drop restore-from",
+    "a way back to a namespace with fewer stores than the copy's": (
+        "rekey finish drop zombie batch!publish.before add-store back lose-end"
+    ),
     "backup of a moved namespace": "rekey finish cron",
     "relog of an unfinished copy": "rekey batch lose-copy-log relog-copy",
     "import under a token of a rekey": "export import-rekey",

@@ -93,7 +93,10 @@ def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
     had, seen = (truth.spaces[at].content.tables.get("seen", {}) for at in (source, truth.name))
     truth = truth.with_space(truth.name, copy_of="stale" if had.keys() <= seen.keys() else "")
     truth = truth.with_space(source, moved="", lineage=truth.lineage)
-    return truth._replace(name=source, event=event)
+    with contextlib.closing(open_log(world.wal, source)) as log:
+        state = fold_all(View(), log.decisions()).state
+    stores = ("a",) if state is None or not state.stores else state.stores  # the copy's list is its own
+    return truth._replace(name=source, event=event, stores=stores)
 
 
 def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
