@@ -310,8 +310,8 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
         msg = f"{where}: a record of {len(content)} bytes is too short"
         raise CorruptError(msg)
     body = content[1 + CHECKSUM_BYTES :]
+    # The checksum first: a record of any format has one that fits. The bytes of another program have none.
     if checksum(body) != content[1 : 1 + CHECKSUM_BYTES]:
-        # First: every format has it, and what another program wrote has not.
         msg = f"{where}: the record's checksum does not fit its {len(body)} bytes"
         raise CorruptError(msg)
     if content[0] != FORMAT:

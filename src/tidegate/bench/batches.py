@@ -32,10 +32,11 @@ def session(master: str, settings: Mapping[str, Any]) -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     builder = SparkSession.builder.master(master).appName("tidegate bench")
-    interrupted = signal.getsignal(signal.SIGINT)
+    at_interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.config(map={**quiet, **settings}).getOrCreate()
-    if threading.current_thread() is threading.main_thread():  # PySpark's own asks the JVM, within a request
-        signal.signal(signal.SIGINT, interrupted)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and at_interrupt is not None:  # PySpark's handler asks the JVM, within another request
+        signal.signal(signal.SIGINT, at_interrupt)
     spark.sparkContext.setLogLevel("ERROR")
     if "spark.sql.shuffle.partitions" not in settings:
         spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)

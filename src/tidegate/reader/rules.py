@@ -284,7 +284,7 @@ def check_there(where: str, version: int, pointer: Pointer) -> None:
     that lost the version may have got it back just before the pointer was read, and then the catalog has it,
     too.
     """
-    newest_of(pointer, where)
+    newest_of(pointer, where)  # or raise
     check_kept(where, version, pointer.horizon)
     if version > pointer.visible:
         raise VersionRegressedError(

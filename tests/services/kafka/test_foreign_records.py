@@ -91,7 +91,7 @@ def test_what_is_no_record_is_refused_at_its_position(world, what):
     (offset,) = world.produce(world.decisions, FOREIGN[what](last))
     error: type[Exception] = CorruptError
     undecided = error
-    if what == "of a newer release":  # it would see what this driver has decided behind it
+    if what == "of a newer release":  # whether that release takes this driver's decision is unknown
         error, undecided = ConfigError, OutcomeUnknownError
     for action, raised in (
         (lambda: world.commit(driver, 1), undecided),
