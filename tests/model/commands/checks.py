@@ -14,6 +14,7 @@ from model.commands import truth as truths
 from model.commands.advice import advised
 from model.commands.answers import Answers
 from model.commands.held import streamed, tailed
+from model.commands.operating import adopted
 from model.commands.seen import full, newest_rows, readable, rows_at, same, settle
 from model.commands.truth import Content
 from model.commands.world import PLACE, Time, World, place_of
@@ -34,6 +35,7 @@ MOVES_ROWS = {
     *("restore-from", "older-both", "older-store", "recover", "due", "ahead", "clock-back", "lose-store"),
 }
 WARNED = "is the next one"
+FOLLOWS = "follows the checkpoint of query "
 LEAVE_OUT = "key groups are fixed for life; leave the option out"
 TABLES = ("seen", "brief", "open", "closed", "ref")
 
@@ -58,6 +60,10 @@ def next_batch(world: World, *, later: bool) -> str:
             if LEAVE_OUT in outcome.text:
                 world.truths = tuple(each.with_space(each.name, is_begun=True) for each in world.truths)
                 outcome = query(world)
+            if follows := [each for each in world.truths if _was_adopted(each, outcome.text)]:
+                world.truths = tuple(adopted(each, world, outcome) for each in follows)
+                truth, had = world.truth, world.truth.here
+                outcome = query(world)
             if outcome.crash:
                 return f"the next batch: {outcome.crash}"
             if not outcome.done:
@@ -68,6 +74,12 @@ def next_batch(world: World, *, later: bool) -> str:
             if wrong := settle(world, newest=True):
                 return f"after the next batch{', an hour later' * bool(seconds)}, {wrong}"
         return verified(world) if later else ""
+
+
+def _was_adopted(truth: truths.Truth, refusal: str) -> bool:
+    """Whether a killed adopt had its record, as a refusal says: then its query is the right one."""
+    follows = truth.here.lineage
+    return truth.lineage < follows and FOLLOWS + truths.LINEAGES[follows] in refusal
 
 
 def _last_kept(truth: truths.Truth) -> int:

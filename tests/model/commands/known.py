@@ -222,6 +222,10 @@ MENDED = {
     "an adoption while the log has a store again that was removed": (
         "add-store copies adopt remove-store older-log"
     ),
+    "an adoption that a killed command had made, and a move after it": (
+        "batch batch batch add-store batch restore!seal.after batch batch!summary.after_append"
+        " adopt!follow.after_claim restore rekey finish"
+    ),
     "an adoption that a killed command had made, over a lost store": (
         "add-store adopt!follow.after_claim lose-store adopt"
     ),

@@ -111,7 +111,8 @@ def remove(
     StoreRemovedError, or continue at the store of --redirect. A store that does not answer is removed without
     a note: its readers read on at its last version. Repeat the command when it is back.
 
-    Refused while a writer is running: stop the query, run this, and start it without the store.
+    Refused while a writer is running: stop the query, run this, and start it without the store. Refused for a
+    name that is in no list, unless its store is given and has the namespace.
     """
     given = work.stores()
     remaining = [each for each in given if each.name != name]
@@ -144,9 +145,15 @@ def remove(
             removal = _note_in(removed_at, coordinator, successor, other)
             noted = {"noted": removal is not None, "successor": successor or None}
             note = _note_in_words(name, removal)
-    lines = [f"namespace {work.namespace} has no store {name}; nothing was written to the log"]
+    stores = _in_order(remaining, listed)
+    if not removed and not noted["noted"]:
+        again = f"if it was removed before, and its readers need a note: give it as --store {name}=URL, too"
+        raise ConfigError(
+            f"namespace {work.namespace} has no store {name}, and nothing was written; its stores are {stores};"
+            f" {again if removed_at is None else note}"
+        )
+    lines = [f"store {name} was removed before; nothing was written to the log"]
     if removed:
-        stores = _in_order(remaining, listed)
         lines = [
             f"namespace {work.namespace} has no store {name} any more; its stores are {stores}",
             f"its data is where it was: `tidegate drop --only-stores --store {name}=URL` removes it",
@@ -236,7 +243,7 @@ def _in_order(stores: Sequence[StoreRef], listed: Sequence[str]) -> str:
     """List the log's stores in the order of ``stores``: a query takes the first as the primary."""
     first = [each.name for each in stores]
     names = [*(name for name in first if name in listed), *(name for name in listed if name not in first)]
-    return f"{', '.join(names)} (the first is the primary)"
+    return f"{', '.join(names)} (the first is the primary)" if names else "in no list, as for a single one"
 
 
 app = group(
