@@ -54,22 +54,23 @@ def next_batch(world: World, *, later: bool) -> str:
                 return f"after a replay of batch {world.truth.event - 1}, {replayed.crash or wrong}"
         for seconds in (0, 3600) if later else (0,):
             Time.us += seconds * 1_000_000
-            truth, had = world.truth, world.truth.here
-            lost = all(truth.event > max(_last_kept(each) + 1, each.first) for each in world.truths)
             outcome = query(world)
             if LEAVE_OUT in outcome.text:
                 world.truths = tuple(each.with_space(each.name, is_begun=True) for each in world.truths)
                 outcome = query(world)
             if follows := [each for each in world.truths if _was_adopted(each, outcome.text)]:
                 world.truths = tuple(adopted(each, world, outcome) for each in follows)
-                truth, had = world.truth, world.truth.here
                 outcome = query(world)
+            truth = world.truth
+            lost = all(truth.event > max(_last_kept(each) + 1, each.first) for each in world.truths)
             if outcome.crash:
                 return f"the next batch: {outcome.crash}"
             if not outcome.done:
                 return advised(world, outcome, lambda: query(world), "the query's next batch")
             if lost and WARNED not in outcome.text:
-                return f"batch {truth.event} is accepted without a word; the last one here is {had.event}"
+                return (
+                    f"batch {truth.event} is accepted without a word; the last one here is {truth.here.event}"
+                )
             world.truths = tuple(truths.batch(each, Time.us) for each in world.truths)
             if wrong := settle(world, newest=True):
                 return f"after the next batch{', an hour later' * bool(seconds)}, {wrong}"

@@ -226,6 +226,12 @@ MENDED = {
         "batch batch batch add-store batch restore!seal.after batch batch!summary.after_append"
         " adopt!follow.after_claim restore rekey finish"
     ),
+    "an adoption that a killed command had made, and a restore after it": (
+        "add-store adopt!follow.after_claim restore"
+    ),
+    "a store that was put back and brought on to a version which no reader had since": (
+        "copies restore clock-back load rewind export-old import trim older-store batch relog"
+    ),
     "an adoption that a killed command had made, over a lost store": (
         "add-store adopt!follow.after_claim lose-store adopt"
     ),

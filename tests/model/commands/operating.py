@@ -296,7 +296,7 @@ def put_back(world: World, *parts: str) -> Outcome:
 
 def older_store(truth: Truth, world: World, _: Outcome) -> Truth:
     """Until the log is applied again, readers see what they saw at the time of the copy."""
-    versions = {**at_copy(world).versions, **truth.here.versions}
+    versions = {**at_copy(world).versions, **truth.here.past, **truth.here.versions}
     return truth.with_space(truth.name, shown=False, versions=versions)
 
 

@@ -119,8 +119,10 @@ def _settled(truth: Truth, name: str, space: Space, shown: Any) -> Truth | str:
     if versions[visible][0] < space.time_us and space.shown and not space.damaged:
         return f"version {visible} of {name} has time {versions[visible][0]}, the one before {space.time_us}"
     seen[uuid, visible] = (space.content, space.shape)
+    past = {**space.past, **{at: each for at, each in seen.items() if at[1] not in versions}}
     seen = {at: each for at, each in seen.items() if at[1] in versions}
-    return truth.with_space(name, versions=seen, shown=True, before=None, time_us=versions[visible][0])
+    time_us = versions[visible][0]
+    return truth.with_space(name, versions=seen, past=past, shown=True, before=None, time_us=time_us)
 
 
 def newest_rows(world: World, name: str) -> Any:

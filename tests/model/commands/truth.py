@@ -87,6 +87,8 @@ class Space(NamedTuple):
     """The source of an unfinished copy."""
     versions: Mapping[tuple[str, int], tuple[Content, Shape | None]] = MappingProxyType({})
     """By uuid and number: what readers were shown at versions, and must be shown again."""
+    past: Mapping[tuple[str, int], tuple[Content, Shape | None]] = MappingProxyType({})
+    """The same of versions that readers can no longer have, but for an older copy of the store."""
 
     @property
     def form(self) -> Shape:

@@ -149,8 +149,8 @@ def remove(
     if not removed and not noted["noted"]:
         again = f"if it was removed before, and its readers need a note: give it as --store {name}=URL, too"
         raise ConfigError(
-            f"namespace {work.namespace} has no store {name}, and nothing was written; its stores are {stores};"
-            f" {again if removed_at is None else note}"
+            f"namespace {work.namespace} has no store {name}, and nothing was written; its stores are"
+            f" {stores}; {again if removed_at is None else note}"
         )
     lines = [f"store {name} was removed before; nothing was written to the log"]
     if removed:

@@ -73,7 +73,7 @@ def test_a_store_is_added_shown_and_removed(place):
     assert done_json("store", "remove", "copy", *place.stores("main", "copy"))["listed"] == ["main"]
     for unknown in ("copy", "typo"):  # red before: it looked like a removal
         text = refused(2, "store", "remove", unknown, *place.stores("main"))
-        assert f"namespace flights has no store {unknown}, and nothing was written; its stores are main" in text
+        assert f"has no store {unknown}, and nothing was written; its stores are main" in text
     assert "nothing was written" in done("store", "remove", "copy", *place.stores("main", "copy"))
     assert "does not have the namespace" in refused(2, "store", "remove", "no", *place.stores("main", "no"))
     assert place.content("copy")[0] == 3  # its data stays
