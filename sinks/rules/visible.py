@@ -27,18 +27,21 @@ def no_version_yet(namespace: str, not_shown: str = "") -> ConfigError:
 
 def no_entry(where: str, version: int) -> CorruptError:
     """Build the error for a visible version that the catalog does not have, after repeated reads."""
-    return CorruptError(
-        f"{where}: version {version} is visible and has no entry in the catalog: on Redis and Cassandra"
-        f" `tidegate repair` puts it back from the log; else {FROM_A_COPY}"
-    )
+    return _missing(f"{where}: version {version} is visible and has no entry in the catalog")
 
 
 def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
     """Build the error for a table whose schema is missing in a store that has the version."""
-    return CorruptError(
-        f"{where}: schema {schema_id} of table {table} at version {version} is missing: on Redis and"
-        f" Cassandra `tidegate repair` puts it back from the log; else {FROM_A_COPY}"
+    return _missing(f"{where}: schema {schema_id} of table {table} at version {version} is missing")
+
+
+def _missing(what: str) -> CorruptError:
+    """Build the error for a record that is not there. It ends no wait: the record may be put back."""
+    error = CorruptError(
+        f"{what}: on Redis and Cassandra `tidegate repair` puts it back from the log; else {FROM_A_COPY}"
     )
+    error.final = False
+    return error
 
 
 def offsets_stand_in(visible: int) -> tuple[int, int]:

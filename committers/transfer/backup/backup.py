@@ -44,7 +44,7 @@ from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.visible import no_entry, no_version_yet
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up, decided_versions, source_offsets_of
-from tidegate.wal.fold import View, decided_for, last_batch_within
+from tidegate.wal.fold import View, decided_for, last_batch_within, last_followed
 from tidegate.wal.log import Log
 from tidegate.wal.record import DecidedVersion, Folded, Summary, decode_record, encode_record
 
@@ -285,7 +285,7 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
         held.give_back()
     state = view.state
     assert state is not None, "the fold has the entry's version"
-    place = Place(encode_record(summary_of(state)), view.position, entry, _source_offsets(log, state, entry))
+    place = Place(encode_record(summary_of(state)), view.position, entry, *_source_offsets(log, state, entry))
     write_sealed(part / PLACE, place)
     size = sum(path.stat().st_size for path in part.rglob("*") if path.is_file())
     rows = sum(table.rows for table in written.tables.values())
@@ -313,8 +313,14 @@ def _fold_to(log: Log, name: str, entry: CatalogEntry, held: VersionPin) -> View
     return view
 
 
-def _source_offsets(log: Log, state: Folded, entry: CatalogEntry) -> str:
-    """Return the source offsets of the last batch that a version contains; '': the log lost them."""
-    batch = last_batch_within(state, entry.version)
+def _source_offsets(log: Log, state: Folded, entry: CatalogEntry) -> tuple[str, str]:
+    """Return the source offsets of the last batch that a version contains, and of the one that is followed.
+
+    '': the log lost them.
+    """
+    batch, followed = last_batch_within(state, entry.version), last_followed(state)
     decided = decided_for(state, batch) if batch else None
-    return (source_offsets_of(log, decided) if decided else "") or entry.source_offsets
+    offsets = (source_offsets_of(log, decided) if decided else "") or entry.source_offsets
+    if followed is None or followed == decided:
+        return offsets, offsets
+    return offsets, source_offsets_of(log, followed)

@@ -107,13 +107,15 @@ class Place(msgspec.Struct, frozen=True):
 
     ``state`` is a Summary record: the fold before the next version's decision, or at the log's end.
     ``position`` is the log's next position. ``source_offsets`` are those of the last batch that the version
-    contains.
+    contains, ``next_offsets`` those of the batch that the next one follows: a restore has undone what is
+    between them.
     """
 
     state: bytes
     position: Count
     entry: CatalogEntry
     source_offsets: str
+    next_offsets: str
 
 
 class VersionBlobs(msgspec.Struct, frozen=True):

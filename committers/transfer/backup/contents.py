@@ -36,7 +36,7 @@ from tidegate.committers.transfer.backup.chain import (
     require_chain,
 )
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.wal.fold import Entry, View, fold_all
+from tidegate.wal.fold import Entry, View, fold_all, last_batch_within, last_followed
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrigin, Summary, decode_record
 
 
@@ -46,6 +46,8 @@ class Reached(NamedTuple):
     view: View
     source_offsets: str
     """The source offsets of the last batch that the version contains; '': unknown, or there is none."""
+    next_offsets: str
+    """The same of the batch that the next one follows: of a restored version it is a later one."""
 
     @property
     def state(self) -> Folded:
@@ -197,7 +199,7 @@ def _reached_by_full(folder: Path, link: Link, place: Place | None = None) -> Re
         check_digest(folder, link)
         place = read_sealed(folder / link.name / PLACE, Place)
     state = state_in(folder / link.name, place)
-    return Reached(View(state, place.position), place.source_offsets)
+    return Reached(View(state, place.position), place.source_offsets, place.next_offsets)
 
 
 def state_in(path: Path, place: Place) -> Folded:
@@ -218,24 +220,28 @@ def _blobs_of(folder: Path, link: Link, *, whole: bool) -> BackupBlobs:
 
 def _after(before: Reached, blobs: BackupBlobs, version: int) -> Reached:
     """Fold the records of an increment up to the decision of the version after ``version``."""
-    reached, offsets, made = before, before.source_offsets, list[DecidedVersion]()
+    reached, made = before, list[DecidedVersion]()
     entries = (Entry(blobs.index.position, blobs.index.position, each) for each in blobs.index.records)
     for _, view in fold_to(before.view, entries, version, blobs.where):
-        older, reached = reached, Reached(view, offsets)
+        older, reached = reached, reached._replace(view=view)
         if reached.state.last_version > older.state.last_version:
             made.append(reached.decided)
-    listed = []
+    listed, offsets, by_version = list[DecidedVersion](), before.source_offsets, dict[int, str]()
     for decided in blobs.versions(version):
         listed.append(decided)
-        offsets = offsets_after(offsets, decided, read_manifest(blobs, decided).source_offsets)
+        by_version[decided.version] = read_manifest(blobs, decided).source_offsets
+        if isinstance(decided.origin, BatchOrigin | RestoreOrigin):
+            offsets = by_version[decided.version]
     if listed != made or reached.state.last_version != version:
         raise CorruptError(
             f"{blobs.where}: its records end at version {reached.state.last_version}, not {version}, or its"
             f" blobs are of other versions; {MENDED_BY}"
         )
-    for decided in blobs.versions(version):
-        offsets = offsets_after(offsets, decided, read_manifest(blobs, decided).source_offsets)
-    return reached._replace(source_offsets=offsets)
+    followed = last_followed(reached.state)
+    if followed is None or followed.origin == last_batch_within(reached.state, version):
+        return reached._replace(source_offsets=offsets, next_offsets=offsets)
+    next_offsets = by_version.get(followed.version, before.next_offsets)
+    return reached._replace(source_offsets=offsets, next_offsets=next_offsets)
 
 
 def fold_to(view: View, entries: Iterable[Entry], version: int, where: str) -> Iterator[tuple[Entry, View]]:
@@ -245,8 +251,3 @@ def fold_to(view: View, entries: Iterable[Entry], version: int, where: str) -> I
         if view.state is not None and view.state.last_version > version:
             return
         yield entry, view
-
-
-def offsets_after(before: str, decided: DecidedVersion, own: str) -> str:
-    """Return the source offsets of the last batch that a version contains, given those of the one before."""
-    return own if isinstance(decided.origin, BatchOrigin | RestoreOrigin) else before

@@ -125,7 +125,7 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
         )
     within = last_batch_within(reached.state, version)
     followed = _origin_of(last_followed(reached.state))
-    next_to = (followed, reached.source_offsets if followed == within else "")
+    next_to = (followed, reached.next_offsets)
     if state is None:
         if identity is not None:
             raise ConfigError(
@@ -462,10 +462,11 @@ def _placed_again(coordinator: Coordinator, reached: Reached, uuid: str) -> tupl
     """Return the versions that the fold still keeps, with manifests in the new log.
 
     A manifest names no table and no component, since the log never had the rows: the version that follows
-    has all of them. A checkpoint is made again from the source offsets of the last batch.
+    has all of them. A checkpoint is made again from the source offsets of the last batch, or of the one that
+    the next one follows.
     """
     state, version = reached.state, reached.decided.version
-    kept = last_batch_within(state, version)
+    within, followed = last_batch_within(state, version), last_followed(state)
     manifests = [
         encode_manifest(
             Manifest(
@@ -477,7 +478,11 @@ def _placed_again(coordinator: Coordinator, reached: Reached, uuid: str) -> tupl
                 {},
                 {},
                 {},
-                reached.source_offsets if decided.origin == kept else "",
+                reached.next_offsets
+                if decided == followed
+                else reached.source_offsets
+                if decided.origin == within
+                else "",
             )
         )
         for decided in state.recent

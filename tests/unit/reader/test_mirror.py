@@ -197,6 +197,22 @@ def test_an_end_is_raised_by_every_read(example, gate, mirror_of, monkeypatch):
     assert not mirror._thread.is_alive()
 
 
+@pytest.mark.parametrize("part", ["catalog", "schemas_of"])
+def test_a_record_that_is_missing_and_put_back_ends_no_mirror(part, example, gate, mirror_of, monkeypatch):
+    """Red before: a mirror ended with an error whose advice, `tidegate repair`, had mended the store."""
+    example.write({"aircraft": {"N1": aircraft(1)}})
+    with mirror_of("aircraft") as mirror:
+        with monkeypatch.context() as lost:
+            lost.setattr(gate._reader.store, part, lambda *_: {} if part == "schemas_of" else [])
+            lost.setattr(gate._reader, "_schemas", {})
+            example.write({"aircraft": {"N1": aircraft(2)}})
+            wait_until(lambda: mirror.error is not None, "the mirror notices")
+            assert isinstance(mirror.error, CorruptError), mirror.error
+            assert mirror.table("aircraft").get("N1") == aircraft(1)
+        mirror.wait_for(2)
+        assert mirror.table("aircraft").get("N1") == aircraft(2)
+
+
 @pytest.mark.parametrize("kind", sorted(set(BY_NAME.values()) - {WaitTimeoutError}, key=str))
 def test_only_an_error_that_is_proven_final_ends_a_mirror_or_a_wait(
     kind, example, gate, mirror_of, monkeypatch

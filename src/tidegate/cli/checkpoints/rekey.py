@@ -85,7 +85,7 @@ def rekey(
             done = _done(work, old, new, finish=finish, yes=yes)
             standings = _catch_up_others(work, new, jobs)
             if finish:
-                _tell_those_behind(work.namespace, _catch_up_others(work, old, jobs))
+                standings += [each for each in _catch_up_others(work, old, jobs) if each.error]
             switched, missed = (
                 _switch(work, old.store.identity(), to, alias or [], _whole_version(old, new))
                 if finish
@@ -152,16 +152,6 @@ def _catch_up_others(work: Operation, new: Coordinator, jobs: int | None) -> lis
     if writer_is_alive(new):
         return []
     return finish_decided(new, followers_in(new, jobs), work.command).standings
-
-
-def _tell_those_behind(namespace: str, standings: list[Standing]) -> None:
-    """Warn of stores of the old namespace in which its readers stay at an older version than its last one."""
-    for each in standings:
-        if each.error:
-            print_message(
-                f"warning: store {each.name} does not show the last version of namespace {namespace} (`tidegate"
-                f" recover --namespace {namespace}` brings it there): {each.error}"
-            )
 
 
 def _switch(

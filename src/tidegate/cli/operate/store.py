@@ -147,10 +147,9 @@ def remove(
             note = _note_in_words(name, removal)
     stores = _in_order(remaining, listed)
     if not removed and not noted["noted"]:
-        again = f"if it was removed before, and its readers need a note: give it as --store {name}=URL, too"
         raise ConfigError(
             f"namespace {work.namespace} has no store {name}, and nothing was written; its stores are"
-            f" {stores}; {again if removed_at is None else note}"
+            f" {stores}. If it was one of them before: {note}"
         )
     lines = [f"store {name} was removed before; nothing was written to the log"]
     if removed:

@@ -273,6 +273,24 @@ def test_a_restore_that_ended_before_its_last_record_is_completed_by_the_named_c
     assert done_json("restore", "--to", "2", "--reprocess", *options, *more)["generation"] == 1
 
 
+@pytest.mark.parametrize("kind", ["full", "increment", "increments"])
+def test_a_restored_version_is_backed_up_with_the_offsets_that_its_query_has_reached(options, tmp_path, kind):
+    """Red before: they were not known any more, and the printed `rebuild-checkpoint` was refused."""
+    folder = tmp_path / ("after" if kind == "full" else "backup")
+    if kind == "increments":
+        done("backup", folder, *options)
+    done("restore", "--to", "1", "--yes", *options)
+    done("backup", folder, *options)
+    for lost in ("store", "wal"):
+        shutil.rmtree(tmp_path / lost)
+    text = done("restore-from", folder, "--yes", *options)
+    assert "the next batch follows batch 2 of query" in text
+    assert OFFSETS % 2 in text
+    silence_writer(tmp_path / "store")
+    made = done_json("rebuild-checkpoint", tmp_path / "checkpoint", *options)
+    assert (made["batch"], made["source_offsets"]) == (2, OFFSETS % 2)
+
+
 @pytest.mark.parametrize("log", ["kept", "lost"])
 def test_batches_that_a_restore_has_undone_are_not_asked_for_again(options, tmp_path, log):
     """Red before: with the log the checkpoint was to be set back before the undone batches."""
@@ -288,7 +306,7 @@ def test_batches_that_a_restore_has_undone_are_not_asked_for_again(options, tmp_
     assert "the next batch follows batch 2 of query" in text
     assert "remove the files 3 and above" in text
     assert ("undone the batches after 0: set it back no further" in text) == (log == "kept")
-    assert "rebuild-checkpoint" not in text
+    assert ("rebuild-checkpoint" in text) == (log == "lost")  # after batch 2, too
     example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=Options(key_groups=2))
     assert example.write(BATCHES[1], batch_id=3) == (7 if log == "kept" else 6)
     example.close()
