@@ -25,6 +25,11 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
+OLDEST = $(RUN) python tools/oldest.py .venv-oldest
+IN_OLDEST = TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN)
+# Older releases of Spark leave sockets to the garbage collector.
+LEFT_OPEN = -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+
 .PHONY: help setup demo check test full oldest locked lock audit fuzz lint format types docs wheel simulate sweep power-cuts torture game-day mutants coverage clean
 
 help: ## Say what there is to run
@@ -42,19 +47,17 @@ demo: ## Run the demo on real departures (WAL=kafka STORE=redis or cassandra sta
 check: setup lint types ## Check style, types and the unit tests, without servers or Spark: a few minutes
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" tests/unit tests/repo --ignore tests/repo/test_packaging.py $(PYTEST_ARGS)
 
-test: setup ## Prove the promise on real servers and Spark, in some minutes: tests/selection.toml has the selection
+test: setup ## Prove the promise on real servers, the newest Spark and the oldest, in some minutes: tests/selection.toml
+	$(RUN) python tools/tests.py oldest -- $(LEFT_OPEN) $(PYTEST_ARGS)
 	$(RUN) python tools/tests.py promise -- $(PYTEST_ARGS)
 
 full: setup ## Run all tests, the slow ones too, room by room (ROOM=wal: that room alone)
 	$(RUN) python tools/tests.py $(if $(ROOM),room $(ROOM),all) -- $(PYTEST_ARGS)
 
-# Spark 4.1 leaves sockets to the garbage collector.
-LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 oldest: setup ## Run plain tests and Spark's with the oldest libraries that pyproject.toml admits (in .venv-oldest)
-	$(RUN) python tools/oldest.py .venv-oldest
-	@cp .venv/java-home .venv-oldest/ 2>/dev/null || true
-	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/redis/rights/test_tls.py $(PYTEST_ARGS)
-	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -m "spark and not slow" tests/spark $(LEFT_OPEN) $(PYTEST_ARGS)
+	$(OLDEST)
+	$(IN_OLDEST) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/redis/rights/test_tls.py $(PYTEST_ARGS)
+	$(IN_OLDEST) pytest -m "spark and not slow" tests/spark $(LEFT_OPEN) $(PYTEST_ARGS)
 
 locked: setup ## Run plain tests with exactly the libraries of tools/requirements.lock, by their hashes (in .venv-locked)
 	$(RUN) python tools/locked.py make .venv-locked

@@ -9,6 +9,7 @@ libraries ask for, are today's.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,15 +32,27 @@ def bounds(project: str) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Make it, or bring it to today's bounds."""
-    if not (folder / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    """Make it, or bring it to today's bounds; nothing is done where it has them."""
     oldest = [*bounds((ROOT / "pyproject.toml").read_text()), *OF_THEIR_TIME]
-    listed = folder / "oldest.txt"
-    listed.write_text("\n".join(oldest) + "\n")
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(listed), "-e", f"{ROOT}[all,dev]"], check=True)
-    print("\n".join(oldest))
+    listed, made = folder / "oldest.txt", folder / "made"
+    if not (made.exists() and listed.read_text().splitlines() == oldest):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)], check=True)
+        listed.write_text("\n".join(oldest) + "\n")
+        uv = [
+            str(Path(sys.executable).with_name("uv")),
+            "pip",
+            "install",
+            "-q",
+            "--python",
+            f"{folder}/bin/python",
+        ]
+        # PySpark's jars are compressed already: its wheel holds them as they are.
+        stored = "-C=--build-option=--compression=stored"
+        subprocess.run([*uv, stored, "-c", str(listed), "-e", f"{ROOT}[all,dev]"], check=True)
+        made.touch()
+    if (java := ROOT / ".venv" / "java-home").exists() and not (folder / java.name).exists():
+        shutil.copy(java, folder)
+    print(*oldest)
 
 
 if __name__ == "__main__":

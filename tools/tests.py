@@ -1,6 +1,7 @@
 """Run a selection of the tests: tests/selection.toml says which.
 
     tools/run python tools/tests.py promise                  what `make test` runs
+    tools/run python tools/tests.py oldest                   and what it runs with the oldest libraries
     tools/run python tools/tests.py room wal                 all tests of a room, the slow ones too
     tools/run python tools/tests.py all                      all rooms, one after the other
     tools/run python tools/tests.py changed COMMIT --minutes 8
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -28,6 +30,8 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 SELECTION = tomllib.loads((ROOT / "tests" / "selection.toml").read_text())
 MUTANTS = ROOT / "docs" / "mutants.md"
+TOO_NEW = (3, 13)
+"""The Python for which the oldest numpy has no wheel."""
 NONE_RAN = 5
 """pytest's exit code when a selection has no test, such as one of a room without Spark's."""
 
@@ -72,7 +76,7 @@ def changed_rooms(base: str) -> list[dict[str, object]]:
     ]
 
 
-def pytest(*words: str) -> int:
+def pytest(*words: str, run: Sequence[str] = (sys.executable, "-m", "pytest")) -> int:
     """Run pytest on two workers; tests that share a server or a JVM run on one of them.
 
     It ends with this process, and its servers with it.
@@ -80,9 +84,19 @@ def pytest(*words: str) -> int:
     jobs = os.environ.get("JOBS", "2")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print("+ pytest", *(words if len(words) < 20 else (*words[:20], f"... ({len(words)} words)")), flush=True)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", jobs, *words], cwd=ROOT, check=False
-    ).returncode
+    return subprocess.run([*run, "-n", jobs, *words], cwd=ROOT, check=False).returncode
+
+
+def run_oldest(more: list[str]) -> int:
+    """Run the selection with the oldest libraries, in an environment of their own."""
+    if sys.version_info >= TOO_NEW:
+        print(f"left out: the oldest libraries do not run on Python {sys.version.split()[0]}")
+        return 0
+    env, run = ROOT / ".venv-oldest", [str(ROOT / "tools" / "run"), "pytest"]
+    subprocess.run([sys.executable, ROOT / "tools" / "oldest.py", env], cwd=ROOT, check=True)
+    os.environ["TIDEGATE_VENV"] = str(env)
+    code = pytest("--dist", "loadfile", "-m", "not slow", *SELECTION["oldest"]["tests"], *more, run=run)
+    return 0 if code == NONE_RAN else code
 
 
 def run_room(room: dict[str, list[str]], more: list[str], *, slow: bool) -> int:
@@ -103,7 +117,7 @@ def main() -> int:
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=("promise", "room", "all", "changed"))
+    parser.add_argument("what", choices=("promise", "oldest", "room", "all", "changed"))
     parser.add_argument("name", nargs="?", help="of a room, or a commit")
     parser.add_argument(
         "--minutes", type=float, default=8.0, help="changed: start no room that may take longer"
@@ -113,6 +127,8 @@ def main() -> int:
         return pytest(
             "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "not slow or notices", *promise(), *more
         )
+    if arguments.what == "oldest":
+        return run_oldest(more)
     rooms = SELECTION["room"]
     if arguments.what == "room":
         rooms = [room for room in rooms if room["name"] == arguments.name]

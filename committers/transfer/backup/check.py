@@ -181,18 +181,16 @@ def _rehearse(folder: Path, contents: Contents, part: Rows) -> None:
                 ) from error
 
 
-AHEAD_US = 366 * 86_400 * 1_000_000
+LAST_US = 253_370_764_800_000_000
+"""The start of the year 9999, the last one that times are printed of."""
 
 
 class _ClockOfLog(Clock):
-    """A clock that is not behind the log's last decision: that of an earlier driver may have been ahead.
-
-    One that is ahead by more than ``AHEAD_US`` is no clock's: the state cannot be right.
-    """
+    """A clock that is not behind the log's last decision, as this machine's may be."""
 
     def __init__(self, least_us: int) -> None:
         super().__init__()
-        self._least_us = min(least_us, super().now_us() + AHEAD_US)
+        self._least_us = min(least_us, LAST_US)
 
     def now_us(self) -> int:
         return max(super().now_us(), self._least_us)

@@ -134,6 +134,15 @@ end
 
 local without_guard = guard(function() return nil end)
 
+-- Refuses a call that the user's rights would stop in its middle. Redis does not undo what it did before.
+local function refuse_without_rights(key, commands)
+  for _, command in ipairs(commands) do
+    if not redis.acl_check_cmd(command, key, key, key) then
+      return redis.error_reply('NOPERM this user has no permissions to run ' .. command .. ' on ' .. key)
+    end
+  end
+end
+
 -- A number of rows or bytes that the caller asks for, limited.
 local function capped(limit, number)
   return math.min(limit, tonumber(number))

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from tidegate.base.clock import Clock
 from tidegate.base.text import shown_bytes
 from tidegate.base.urls import redact
-from tidegate.cli.core.app import placed
+from tidegate.cli.core.app import placed, print_message
 from tidegate.cli.core.config_files import StoreConfig, WalConfig, store_options, wal_options
 from tidegate.cli.core.operation import Operation, catch_up_others, operation
 from tidegate.cli.core.options import (
@@ -29,7 +30,7 @@ from tidegate.committers.opening.open import refuse_lost
 from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
 from tidegate.committers.transfer.backup.backup import backup as make_backup
-from tidegate.committers.transfer.backup.chain import FULL, Chain
+from tidegate.committers.transfer.backup.chain import FULL, Chain, Link
 from tidegate.committers.transfer.backup.check import check as check_backup
 from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
 from tidegate.committers.transfer.backup.restore_from import (
@@ -42,6 +43,7 @@ from tidegate.committers.transfer.backup.restore_from import (
     restore_from as restore_backup,
 )
 from tidegate.errors import ConfigError, StoreRemovedError
+from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.reader.rules import described_origin
 from tidegate.sinks.open_store import open_store
@@ -100,6 +102,7 @@ def backup(  # noqa: PLR0913 - its options
         if sampled:
             restored += f", some rows of {len(sampled)} older ones"
         _print(checked, f"{folder}: every byte fits; {_described(chain)}; {restored}", json=json)
+        _warn_of_clock(chain.links[-1])
         return
     given = {"--store": store, "--wal": wal, "--namespace": namespace}
     missing = [option for option, value in given.items() if not value]
@@ -111,6 +114,7 @@ def backup(  # noqa: PLR0913 - its options
     facts |= {"kind": link.kind if link else None, "bytes": link.bytes if link else 0}
     facts |= {"rows": link.rows if link else 0, "cause": done.cause or None, "removed": done.removed}
     _print(facts | _chain_facts(done.chain), _line(folder, namespace, done), json=json)
+    _warn_of_clock(done.chain.links[-1])
     if marks.state is not None and (moved := moved_from(marks.state)):
         stores, logs = store_options(store_config), wal_options(wal_config)
         to = side_of(Endpoints.of(moved.to, wal, store, logs, stores))
@@ -161,6 +165,16 @@ def _print(facts: dict[str, Any], line: str, *, json: bool) -> None:
         print_json(facts)
     else:
         print(line)
+
+
+def _warn_of_clock(newest: Link) -> None:
+    """Warn where a restore is refused, as a query is, until this machine's clock has come further."""
+    ahead_s = (newest.decided_at_us - Clock().now_us()) / 1e6
+    if ahead_s > Options().wal_retain_s:
+        print_message(
+            f"warning: version {newest.version} was decided {ahead_s / 3600:.1f} h ahead of this clock: while"
+            " that is more than wal_retain_s, restore-from without the log is refused; set the clock right"
+        )
 
 
 def _chain_facts(chain: Chain) -> dict[str, Any]:

@@ -188,6 +188,28 @@ def test_with_one_right_less_a_writer_is_refused_and_told(users, less):
     assert PASSWORD not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    "less", ["unlink", "rename", "hdel", "hset", "hsetnx", "hscan", "exists", "hlen", "xadd"]
+)
+def test_a_right_that_is_missing_for_a_while_leaves_no_half_of_a_call(users, less):
+    """Red before: a merge without UNLINK listed a base that it had not made, and no start got past it."""
+    query = users.query
+    url = users.url("tidegate-writer")
+    for kept in (8, 3):  # the second retires behind a horizon that is above whole layers
+        query.retire(query.run(6, url, keep_versions=kept, apply_deadline_s=2.0))
+    url = users.url("tidegate-writer", None, f"-{less}")
+    for batches in (7, 8):
+        with contextlib.suppress(TidegateError):
+            query.retire(query.run(batches, url, keep_versions=2, apply_deadline_s=2.0))
+    url = users.url("tidegate-writer")
+    for batches in (9, 10):
+        query.retire(query.run(batches, url, keep_versions=2, apply_deadline_s=30.0))
+    with tidegate.connect(users.url("tidegate-reader"), query.namespace, query.options) as gate:
+        assert dict(gate.table(MARKER).scan()) == expected(10)[MARKER]
+        with gate.snapshot() as snapshot:
+            assert {name: dict(snapshot.table(name).scan()) for name in expected(10)} == expected(10)
+
+
 def entry(version: int) -> CatalogEntry:
     return CatalogEntry(version, "d", "a", BatchOrigin(LINEAGE, 0, 99, "f"), 1, {}, {})
 

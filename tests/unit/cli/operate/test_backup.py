@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 
 import pytest
@@ -312,16 +313,20 @@ def test_batches_that_a_restore_has_undone_are_not_asked_for_again(options, tmp_
     example.close()
 
 
-def test_a_clock_that_was_ahead_is_no_damage_of_a_backup(tmp_path):
+@pytest.mark.parametrize("days", [3, 3650])
+def test_a_clock_that_was_ahead_is_no_damage_of_a_backup(tmp_path, days):
     """Red before: CorruptError, whose advice was a new folder, which was refused, too."""
     example = Example(
         f"file://{tmp_path}/wal",
         f"sqlite://{tmp_path}/store",
-        clock=ClockAhead(3 * 86_400),
+        clock=ClockAhead(days * 86_400),
         options=Options(key_groups=2),
     )
     example.write(BATCHES[0])
     example.close()
     silence_writer(tmp_path / "store")
-    assert done_json("backup", tmp_path / "backup", *options_for(tmp_path))["version"] == 1
-    assert done_json("backup", tmp_path / "backup", "--check")["restored"] == [1]
+    for words, made in ((options_for(tmp_path), ("version", 1)), (["--check"], ("restored", [1]))):
+        told = run("backup", tmp_path / "backup", *words, "--json")
+        assert made in json.loads(told.stdout).items()
+        hours = re.search(r"decided ([\d.]+) h ahead of this clock", told.stderr)[1]
+        assert float(hours) == pytest.approx(24 * days, abs=0.5)
