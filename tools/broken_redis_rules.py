@@ -223,11 +223,19 @@ RULES: list[Rule] = [
     ),
     (
         "redis-scripts-write-in-a-moving-slot",
-        "no function writes while its slot moves, where Functions are barred neither",
-        "sinks/redis/client/functions.py",
+        "no function writes while its slot moves",
+        "sinks/redis/lua/calls.lua",
         "on_stable_slot(writes[name])",
         "writes[name]",
         "tests/services/redis/cluster/test_moving_slots.py",
+    ),
+    (
+        "redis-half-of-a-call",
+        "no function writes a part, and is refused a command then",
+        "sinks/redis/lua/calls.lua",
+        "OF_READERS[name] and write or function",
+        "write or function",
+        "tests/services/redis/rights/test_rights.py::test_a_right_that_is_missing_for_a_while_leaves_no_half_of_a_call",
     ),
     (
         "redis-absent-for-still-to-come",

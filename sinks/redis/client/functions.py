@@ -109,7 +109,7 @@ def _named(library: str) -> bytes:
     calls = []
     for table, name in _names():
         shown = f"'{flags(name)}'" if flags(name) else ""
-        body = f"on_stable_slot(writes.{name})" if table == "writes" else f"reads.{name}"
+        body = f"write_whole('{name}')" if table == "writes" else f"reads.{name}"
         callback = f"within_limits('{name}', {body})"
         calls.append(
             f"redis.register_function{{ function_name = '{library}_{name}', callback = {callback},"
@@ -134,7 +134,7 @@ def _script(listed: str) -> Script:
     text = (
         f"#!lua{' flags=' * bool(listed)}{listed}\n{source()}\nlocal function named(keys, args)\n"
         "local name = table.remove(args, 1)\n"
-        "return within_limits(name, reads[name] or on_stable_slot(writes[name]))(keys, args)\nend\n"
+        "return within_limits(name, reads[name] or write_whole(name))(keys, args)\nend\n"
         "return within_limits('drop', named)(KEYS, ARGV)\n"
     )
     return Script(text.encode(), hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode())

@@ -48,6 +48,24 @@ local function refuse(code, detail)
   return redis.error_reply(code .. ' ' .. tostring(detail))
 end
 
+-- What a writer may do, by deploy/rights/redis.acl. A function ends at a command that its user may not send, and what it
+-- did before stays: each function of `writes` is refused as a whole, but for those that readers call.
+local RIGHTS, OF_READERS = { 'EXISTS', 'HDEL', 'HGET', 'HGETALL', 'HKEYS', 'HLEN', 'HMGET', 'HSCAN', 'HSET', 'HSETNX', 'HVALS',
+  'RENAME', 'UNLINK', 'XADD' }, { lease = true, release = true }
+
+-- A function of `writes`, which writes all that it has to or nothing.
+local function write_whole(name)
+  local write = on_stable_slot(writes[name])
+  return OF_READERS[name] and write or function(keys, args)
+    for _, command in ipairs(RIGHTS) do
+      if not redis.acl_check_cmd(command, keys[1], keys[1], keys[1], keys[1], keys[1]) then
+        return refuse('NOPERM', 'this user has no permissions to run ' .. command .. ' on ' .. keys[1])
+      end
+    end
+    return write(keys, args)
+  end
+end
+
 -- A whole number in decimal digits. Lua would write large ones as 1.7e+15.
 local function decimal(number)
   return string.format('%.0f', number)
@@ -133,15 +151,6 @@ local function guard(refuse_call)
 end
 
 local without_guard = guard(function() return nil end)
-
--- Refuses a call that the user's rights would stop in its middle. Redis does not undo what it did before.
-local function refuse_without_rights(key, commands)
-  for _, command in ipairs(commands) do
-    if not redis.acl_check_cmd(command, key, key, key) then
-      return redis.error_reply('NOPERM this user has no permissions to run ' .. command .. ' on ' .. key)
-    end
-  end
-end
 
 -- A number of rows or bytes that the caller asks for, limited.
 local function capped(limit, number)

@@ -60,7 +60,7 @@ writes.end_fill = on_key_group(function(key, uuid, server, version)
     local field, layers = fields[index], fields[index + 1]
     local table_name = string.match(field, '^l:(.+)$')
     -- If there is a base, a merge has begun. It moves the other rows.
-    if table_name and layers == version and redis.call('HEXISTS', key, 'b:' .. table_name) == 0 then
+    if table_name and layers == version and not redis.call('HGET', key, 'b:' .. table_name) then
       add_work(4 * COMMAND_COST)
       redis.call('RENAME', layer_key(key, table_name, version, uuid), base_key(key, table_name))
       redis.call('HSET', key, 'b:' .. table_name, version)

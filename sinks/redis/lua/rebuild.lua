@@ -209,7 +209,7 @@ writes.put_bases = on_rebuilding_key_group(function(key, uuid, server, token, fl
     if floor_number > 0 or redis.call('HGET', key, 'lost_base:' .. table_name) == version then
       bases[#bases + 1], is_rebuilt[table_name] = { table_name, version }, true
       local rebuilt = rebuilt_base(key, table_name, token)
-      are_complete = redis.call('HEXISTS', rebuilt, token) == 1 and are_complete
+      are_complete = redis.call('HGET', rebuilt, token) and are_complete
     end
   end
   if not are_complete then
