@@ -14,6 +14,7 @@ from tidegate.base.text import brief
 from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.errors import ConfigError
 from tidegate.options.client_options import SECONDS_OR_0, Form, checked, named
+from tidegate.sinks.rules.reads import lost
 from tidegate.sinks.store import Store
 
 if TYPE_CHECKING:  # asyncio is half of the time of a reader's first call
@@ -118,7 +119,7 @@ def shared_store(url: str, namespace: str, uuid: str, options: Mapping[str, Any]
     It is for tasks: Spark's workers run many tasks in one process, and are forked, so shared stores are keyed
     by process id (T13): a store opened before a fork is not used after it. A namespace that was dropped and
     created again under the same name has another ``uuid``, so its old store is not used either. Raises:
-    ConfigError: the store contains another namespace than that one.
+    ConfigError: the store contains another namespace than that one. StoreLostError: it has lost that one.
     """
     key = (os.getpid(), url, namespace, uuid, repr(sorted((options or {}).items())))
     with _shared_lock:
@@ -131,6 +132,9 @@ def _checked(store: Store, uuid: str) -> Store:
     identity = store.identity()
     if identity is None or identity.uuid != uuid:
         store.close()
-        existing = "nothing" if identity is None else f"namespace {identity.uuid}"
-        raise ConfigError(f"{store.where}: this task is for namespace {uuid}, and the store has {existing}")
+        if identity is None:
+            raise lost(store.where)
+        raise ConfigError(
+            f"{store.where}: this task is for namespace {uuid}, and the store has namespace {identity.uuid}"
+        )
     return store

@@ -32,7 +32,7 @@ import errno
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ from tidegate.base.urls import quoted_path
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import checked_format, decode, dropped, lost
-from tidegate.sinks.sqlite.idle import Connections, close_unused
+from tidegate.sinks.sqlite.idle import Connection, Connections, close_unused
 from tidegate.sinks.sqlite.unwritable import may_make_files_beside, reading_only, takes_no_writes
 
 META_FILE = "meta.sqlite"
@@ -135,24 +135,30 @@ class Files:
 
     A connection is used by one thread at a time, and only in the process that opened it: after a
     fork the child abandons its parent's connections and opens its own (T13). A file is opened at its
-    first use, and again if ``idle.py`` closed its connection.
+    first use, and again if ``idle.py`` closed its connection. ``compare`` looks at each shard that is
+    opened: somebody may have put another file there.
     """
 
-    def __init__(self, folder: Path, where: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        where: str,
+        timeout_s: float,
+        compare: Callable[[Files, str, sqlite3.Connection], None],
+    ) -> None:
         self.folder = folder
         self._meta_path = folder / META_FILE
         self.where = where
         self.uuid: str | None = None  # the namespace's, once it was read
+        self._compare = compare
         self.creates = False  # this process is creating the namespace
         self.expected: dict[str, tuple[str, int, int]] = {}  # per shard file: uuid, number, files
         self._timeout_s = timeout_s
-        self._connections = Connections()
+        self._connections = Connections(folder)
         self._commits: collections.Counter[str] = collections.Counter()
         """The number of this instance's commits per file that were not durable by themselves."""
         self._on_disk: dict[str, int] = {}
         """Their number at the latest durable commit of this instance; other processes are not counted."""
-        self._number = 0
-        """The inode of ``META_FILE`` at the last use."""
         self._closed = False
 
     def exists(self, name: str) -> bool:
@@ -211,8 +217,6 @@ class Files:
         """
         if self._closed:
             raise ConfigError(f"{self.where}: this store was closed; open it again")
-        if name == META_FILE:
-            self._forget_removed()
         connections = self._connections
         with self._explaining(name):
             permitted = connections.enter(name)
@@ -226,8 +230,8 @@ class Files:
                         if writes or not takes_no_writes(error):
                             raise
                         connect = partial(self._connect_checked, name)
-                        with reading_only(self.folder / name, connect, error) as connection:
-                            yield connection
+                        with reading_only(self.folder / name, connect, error) as read_only:
+                            yield read_only
                         return
                 try:
                     yield connection
@@ -292,24 +296,15 @@ class Files:
         """Close the idle connections: their files may have been removed meanwhile."""
         self._connections.close()
 
-    def _forget_removed(self) -> None:
-        """Forget the connections if the namespace's folder was removed: they write where nobody reads."""
-        number = 0
-        with contextlib.suppress(OSError):
-            number = self._meta_path.stat().st_ino
-        if self._number not in (0, number):  # an open file keeps its number from any other
-            self.forget()
-        self._number = number
-
     # -- one connection ------------------------------------------------------------------------
 
-    def _give_back(self, name: str, connection: sqlite3.Connection) -> None:
+    def _give_back(self, name: str, connection: Connection) -> None:
         if self._closed:
             connection.close()
         else:
             self._connections.give_back(name, connection)
 
-    def _connect_checked(self, name: str, parameters: str = "mode=rw") -> sqlite3.Connection:
+    def _connect_checked(self, name: str, parameters: str = "mode=rw") -> Connection:
         """Open a file that must exist and must be this namespace's (I10).
 
         A file that SQLite cannot open is an error here, and not at the first use.
@@ -333,6 +328,7 @@ class Files:
                         f"{self.where}: {path} is (namespace, number, shards) {identity}, not"
                         f" {self.expected[name]}; put it back from a copy of the whole folder"
                     )
+                self._compare(self, name, connection)
             elif name == META_FILE and self.uuid is not None and not self.creates:
                 uuid = self._uuid_in(connection)
                 if uuid != self.uuid:
@@ -391,7 +387,7 @@ class Files:
     def _looking_mode(self) -> str:
         return "mode=rw" if may_make_files_beside(self._meta_path) else "mode=ro&immutable=1"
 
-    def _connect(self, name: str, parameters: str) -> sqlite3.Connection:
+    def _connect(self, name: str, parameters: str) -> Connection:
         if parameters == "mode=rw" and not may_make_files_beside(self.folder / name):
             raise sqlite3.OperationalError(LOCKS_OUT)
         try:
@@ -400,6 +396,7 @@ class Files:
             raise CorruptError(
                 f"{self.where}: {error.filename} is no regular file; put it back from a copy"
             ) from None
+        inode = self._connections.inode_of(name)
         connection = sqlite3.connect(
             f"file:{quoted_path(self.folder / name)}?{parameters}",
             uri=True,
@@ -407,8 +404,12 @@ class Files:
             isolation_level=None,  # no implicit transactions
             check_same_thread=False,  # one thread at a time: see the class
             cached_statements=256,
+            factory=Connection,
         )
         try:
+            connection.inode = (
+                inode  # of before: another file that was put there since is taken for a new one
+            )
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}")
             connection.execute("PRAGMA fullfsync = 1")  # macOS; elsewhere no effect
@@ -477,6 +478,8 @@ def make_folder(folder: Path, where: str) -> None:
             f"{where}: the folder {folder} cannot be created: {error.strerror or error}; give one that can"
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
+        if not folder.exists():
+            raise _not_now(where, folder, FileNotFoundError(errno.ENOENT, "it was removed meanwhile"))
         raise ConfigError(f"{where}: the folder {folder} cannot be written by this user: give another one")
 
 

@@ -14,10 +14,12 @@ import collections
 import contextlib
 import ctypes
 import itertools
+import os
 import queue
 import resource
 import sqlite3
 import weakref
+from pathlib import Path
 
 from tidegate.base import forks
 
@@ -45,11 +47,17 @@ def idle_in_process() -> int:
     return IDLE_IN_PROCESS_MAX if unlimited else min(IDLE_IN_PROCESS_MAX, allowed // (2 * DESCRIPTORS))
 
 
+class Connection(sqlite3.Connection):
+    """A connection. ``inode`` is its file's: as long as it is open no other file has that."""
+
+    inode = 0
+
+
 class _File:
     """The idle connections of one file, and the permits to use others."""
 
     def __init__(self) -> None:
-        self.idle: collections.deque[sqlite3.Connection] = collections.deque()
+        self.idle: collections.deque[Connection] = collections.deque()
         self.permits: queue.SimpleQueue[None] = queue.SimpleQueue()
         """A permit for each connection that may be lent; a queue in C costs less than a semaphore."""
         for _ in range(LENT_MAX):
@@ -65,7 +73,8 @@ class _File:
 class Connections:
     """The connections of one namespace's files, by file."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._prefix = f"{folder}/"
         self._files: dict[str, _File] = {}
         self._users: collections.deque[None] = collections.deque()
         """An entry for each thread that uses a file or waits for one."""
@@ -116,15 +125,31 @@ class Connections:
             self._has_surplus = False  # before the closing: a thread that enters meanwhile sets it again
             self._close_above(IDLE_MAX)
 
-    def take(self, name: str) -> sqlite3.Connection | None:
-        """Return an idle connection to the file, which is the caller's from now on."""
+    def take(self, name: str) -> Connection | None:
+        """Return an idle connection to the file, which is the caller's from now on.
+
+        If another file has the name by now, all are closed: their folder was removed, or a copy was put in
+        its place. Those that threads use meanwhile are compared when they are taken again.
+        """
         self._last_use = next(_numbers)
         try:
-            return self._file(name).idle.pop()
+            connection = self._file(name).idle.pop()
         except IndexError:
             return None
+        if connection.inode != self.inode_of(name):
+            connection.close()
+            self.close()
+            return None
+        return connection
 
-    def give_back(self, name: str, connection: sqlite3.Connection) -> None:
+    def inode_of(self, name: str) -> int:
+        """Return the number of the file that has this name now; 0: none has."""
+        try:
+            return os.stat(self._prefix + name).st_ino  # noqa: PTH116 - at each use
+        except OSError:
+            return 0
+
+    def give_back(self, name: str, connection: Connection) -> None:
         """Keep the connection for the next thread, or close it."""
         idle = self._file(name).idle
         if len(idle) < LENT_MAX:

@@ -2,7 +2,7 @@
 
 The flip writes it in its own transaction. A shard that was copied without its ``-wal`` file lacks the end of
 what it had, while ``meta.sqlite`` may have all of it: then rows of older versions would be read under the
-visible one. So the note is compared when a process opens the store (I10). Folders of older releases have
+visible one. So the note is compared whenever a shard file is opened (I10). Folders of older releases have
 none.
 """
 
@@ -38,18 +38,28 @@ def note(meta: sqlite3.Connection, newest: Mapping[str, int]) -> None:
 
 
 def check(files: Files) -> None:
-    """Raise CorruptError for a shard file that lacks the version that was noted for it."""
+    """Open the shard files that have a note, which compares them. Raises: as ``compare``."""
+    with files.reading(META_FILE) as meta:
+        noted = meta.execute("SELECT shard FROM newest").fetchall() if has_table(meta, "newest") else []
+    for (name,) in noted:
+        if name in files.expected:
+            with files.connection(name):
+                pass
+
+
+def compare(files: Files, name: str, connection: sqlite3.Connection) -> None:
+    """Compare an opened shard file with what was noted for it. Raises: CorruptError: it lacks that."""
     with files.reading(META_FILE) as meta:
         if not has_table(meta, "newest"):
             return
-        noted = dict(meta.execute("SELECT shard, version FROM newest").fetchall())
+        noted = meta.execute("SELECT version FROM newest WHERE shard = ?", (name,)).fetchone()
         (visible,) = meta.execute("SELECT coalesce(max(visible), 0) FROM pointer").fetchone()
     # After the note: a seal is on disk before the flip that notes it.
-    for name, newest in sealed_up_to(files, noted.keys() & files.expected.keys(), visible).items():
-        if newest < noted[name]:
-            raise CorruptError(
-                f"{files.where}: {files.folder / name} has version {newest} as its newest one, and version"
-                f" {noted[name]} was sealed there: it lost its end, as in a copy without the file"
-                f" {name}-wal; put the whole folder back from a copy, or fill a new store from another one"
-                " (`tidegate store add NAME=URL`)"
-            )
+    (newest,) = connection.execute(SEALED, (visible,)).fetchone()
+    if noted is not None and newest < noted[0]:
+        raise CorruptError(
+            f"{files.where}: {files.folder / name} has version {newest} as its newest one, and version"
+            f" {noted[0]} was sealed there: it lost its end, as in a copy without the file"
+            f" {name}-wal; put the whole folder back from a copy, or fill a new store from another one"
+            " (`tidegate store add NAME=URL`)"
+        )

@@ -112,7 +112,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         self.where = f"store sqlite://{path}, namespace {namespace}"
         self._clock = clock or Clock()
         self._timeout_s = timeout_s
-        self._files = Files(Path(path) / escape(namespace), self.where, timeout_s)
+        self._files = Files(Path(path) / escape(namespace), self.where, timeout_s, newest.compare)
         self._opened: Shards | None = None
         self._visible_seen = 0
         self._sweep, self._looks = ExpirySweep(), SchemaLooks()
@@ -567,7 +567,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         self._files.close()
         files = self._files
         existed = drop_folder(files.folder, self.where, self._timeout_s, files.refuse_another)
-        self._files = Files(self._files.folder, self.where, self._timeout_s)
+        self._files = Files(self._files.folder, self.where, self._timeout_s, newest.compare)
         self._opened, self._visible_seen = None, 0
         return existed
 

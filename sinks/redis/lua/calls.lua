@@ -48,7 +48,7 @@ local function refuse(code, detail)
   return redis.error_reply(code .. ' ' .. tostring(detail))
 end
 
--- What a writer may do, by deploy/rights/redis.acl. A function ends at a command that its user may not send, and what it
+-- The rights of a writer, by deploy/rights/redis.acl. A function ends at a command that its user may not send, and what it
 -- did before stays: each function of `writes` is refused as a whole, but for those that readers call.
 local RIGHTS, OF_READERS = { 'EXISTS', 'HDEL', 'HGET', 'HGETALL', 'HKEYS', 'HLEN', 'HMGET', 'HSCAN', 'HSET', 'HSETNX', 'HVALS',
   'RENAME', 'UNLINK', 'XADD' }, { lease = true, release = true }
