@@ -99,7 +99,8 @@ def fold_all(view: View, entries: Iterable[Entry], where: str = "decision log") 
                 f"{where}, position {entry.position}: the log starts with a {type(record).__name__} that"
                 f" cannot start one ({reason}): `tidegate relog` saves what the store shows in a new"
                 " namespace; or restore the log from a copy; where it was made just now, a driver of the log"
-                " before it wrote first: stop that one, run `tidegate drop --force` and start again"
+                " before it wrote first: stop that one, run `tidegate drop --force --namespace NAME` for this"
+                " log and start again"
             )
             raise CorruptError(msg)
         else:

@@ -191,7 +191,8 @@ def remove_store(coordinator: Coordinator, name: str) -> bool:
     if listed == (name,) or name in (at.name for at in coordinator.endpoints.stores):
         msg = (
             f"store {name} cannot be removed: another store has to remain, and to be given as --store"
-            " NAME=URL; to end the namespace itself: `tidegate drop`"
+            " NAME=URL; to end the namespace itself: `tidegate drop --namespace"
+            f" {coordinator.endpoints.namespace}`"
         )
         raise ConfigError(msg)
     open_namespace(coordinator, None, changing=name, command="store remove")

@@ -149,13 +149,13 @@ def refuse_if_dropped(coordinator: Coordinator) -> None:
     if state is None:
         raise ConfigError(
             f"{coordinator.store.where}: the namespace is gone, and so is its log {coordinator.log.where}:"
-            " `tidegate drop` removes both. If nobody dropped it, restore a copy of the log; else stop this"
-            " query"
+            f" `tidegate drop --namespace {coordinator.endpoints.namespace}` removes both. If nobody dropped"
+            " it, restore a copy of the log; else stop this query"
         )
     if state.epoch > coordinator.epoch:
         raise FencedError(
             f"{coordinator.store.where}: the namespace is gone, and driver {state.writer} took epoch"
-            f" {state.epoch}, above this driver's {coordinator.epoch}: `tidegate drop` does so, or a newer"
+            f" {state.epoch}, above this driver's {coordinator.epoch}: a drop does so, or a newer"
             " driver, which rebuilds the store; stop this one"
         )
 

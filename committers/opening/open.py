@@ -380,9 +380,9 @@ def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
     began = {place.position for place in coordinator.decisions.view.summaries[:1]}
     if first is not None and first.position in began and coordinator.store.identity() is None:
         raise ConfigError(
-            f"{coordinator.log.where} was just made, and a driver of namespace {state.namespace}, which was"
-            " there before, wrote its state first: stop that driver, run `tidegate drop --force` and start"
-            " again"
+            f"{coordinator.log.where} was just made, and another driver wrote {state.namespace} there first."
+            " If a second run of this command did, wait for its end. An older driver: stop it, run `tidegate"
+            f" drop --force --namespace {coordinator.endpoints.namespace}` and start again"
         )
 
 

@@ -103,6 +103,21 @@ def test_a_command_without_what_it_needs_is_found(line: str, part: str) -> None:
     assert lacks(line) == part
 
 
+ASKED_ONLY = ("sinks/rules/reads.py", "sinks/redis/upkeep/usage.py", "sinks/cassandra/node_checks.py")
+"""Files that name a drop, and propose none."""
+
+
+def test_a_drop_that_is_proposed_names_its_namespace() -> None:
+    """Red before: a command with two namespaces gave its source to the drop of its target."""
+    unnamed = {
+        f"{path}: {line}"
+        for path, line in advised()
+        if line.split()[0] == "drop" and not re.search("--namespace|--only-stores", line)
+        if path.partition("/")[0] in ("committers", "wal", "sinks", "spark") and path not in ASKED_ONLY
+    }
+    assert not unnamed
+
+
 def of_servers(text: str) -> list[str]:
     """Find the commands of Redis and Kafka that do not name their server."""
     lines = re.findall(

@@ -270,8 +270,8 @@ def _refuse_other_history(coordinator: Coordinator, reached: Reached, folder: Pa
         raise WalGapError(
             f"{where} ends at version {state.last_version}, before the backup's version {backup.version}: it"
             " lost its end, or an older copy was put back. Put the newest copy back; or remove the log"
-            " (`tidegate drop`), and run this again, which makes a new one; or take an older version of the"
-            f" backup (--to); {nothing}"
+            f" (`tidegate drop --namespace {state.name}`), and run this again, which makes a new one; or take"
+            f" an older version of the backup (--to); {nothing}"
         )
     if known is not None and known.digest != backup.digest:
         raise WalGapError(
@@ -418,8 +418,9 @@ def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
         tried = True
     if begun.namespace != uuid:
         raise ConfigError(
-            f"another driver made namespace {first.name} in {decisions.where} meanwhile: stop it, run"
-            " `tidegate drop`, then this again"
+            f"another driver made namespace {first.name} in {decisions.where} meanwhile. If it is that of a"
+            " second run of this command, wait until it ends. Else stop it, run `tidegate drop --namespace"
+            f" {first.name}`, then this again"
         )
 
 

@@ -80,7 +80,8 @@ def _removed(plan: Plan, named: str) -> list[str]:
         with coordinator_for(where) as coordinator:
             drop_namespace(coordinator)
     except TidegateError as error:
-        return [f"namespace {where.namespace} is still there: {error}; remove it with `tidegate drop`"]
+        remedy = f"`tidegate drop --namespace {where.namespace}`"
+        return [f"namespace {where.namespace} is still there: {error}; remove it with {remedy}"]
     return []
 
 

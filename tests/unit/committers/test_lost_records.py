@@ -153,7 +153,7 @@ def test_a_new_log_that_an_older_driver_began_is_refused_with_the_safe_way_out(p
     log = ZombieFirst(place, "n")
     log.late = encode_record(older_records(place)[which])
     driver = driver_at(place, log=log)
-    with pytest.raises(error, match="`tidegate drop --force`"):
+    with pytest.raises(error, match="`tidegate drop --force"):
         open_namespace(driver, "q")
     assert driver.store.identity() is None
     log.drop()
