@@ -150,7 +150,7 @@ def test_threads_that_take_a_snapshot_at_the_same_time_send_one_request(url):
 def test_a_renewal_is_one_request_and_a_later_snapshot_has_its_own_lease(url):
     clock = HandClock()
     with tidegate.connect(url, "flights", clock=clock) as gate:
-        gate._reader.leases._run = lambda: None
+        gate._reader.leases._run = lambda begun: begun.end()
         requests = Requests(gate)
         early = [gate.snapshot(lease_s=30) for _ in range(SNAPSHOTS)]
         clock.seconds = 10
@@ -174,7 +174,7 @@ def test_a_renewal_is_one_request_and_a_later_snapshot_has_its_own_lease(url):
 def test_a_shared_lease_that_is_revoked_ends_all_its_snapshots_and_no_later_one(url):
     clock = HandClock()
     with tidegate.connect(url, "flights", clock=clock) as gate:
-        gate._reader.leases._run = lambda: None
+        gate._reader.leases._run = lambda begun: begun.end()
         first, second = gate.snapshot(lease_s=30), gate.snapshot(lease_s=30)
         assert first._hold.active is second._hold.active
         first._hold.active.revoked = SnapshotExpiredError("the horizon passed it")
