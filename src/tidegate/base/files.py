@@ -140,12 +140,17 @@ def create(path: Path, flags: int) -> int:
     """Create a file and open it. In a folder of mode 0700 it has mode 0600, whatever the umask.
 
     In a folder that is open to a group alone, the group has the same rights in the file, too. In
-    any other folder the umask applies. Raises: FileExistsError: it exists.
+    any other folder the umask applies. A file that root makes belongs to the owner of the folder: no command
+    of root locks the query out. Raises: FileExistsError: it exists.
     """
-    mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
+    of_folder = path.parent.stat()
+    mode = stat.S_IMODE(of_folder.st_mode) & 0o666
     fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     if mode & 0o060 and not mode & 0o006:
         os.fchmod(fd, mode)
+    if os.geteuid() == 0 and of_folder.st_uid:
+        with contextlib.suppress(PermissionError):  # a root without that power
+            os.fchown(fd, of_folder.st_uid, of_folder.st_gid)
     return fd
 
 

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+from tidegate.base.files import create
 from tidegate.cli import app
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import ConfigError
@@ -147,3 +148,14 @@ def test_a_file_that_may_be_somebody_elses_is_no_mirror(tmp_path, name, change):
     change(tmp_path / name)
     with pytest.raises(ConfigError, match="in a folder that only this user may write"):
         tidegate.connect_mirror(store, "flights", ["aircraft"], path=path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
+def test_a_file_that_root_makes_is_the_folders_owners(tmp_path):
+    """Red before: a restore by root left segments that the query could not read, and nothing was trimmed."""
+    folder = tmp_path / "of-another"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, 12346)
+    os.close(create(folder / "file", os.O_WRONLY))
+    made = (folder / "file").stat()
+    assert (made.st_uid, made.st_gid, made.st_mode & 0o777) == (12345, 12346, 0o600)

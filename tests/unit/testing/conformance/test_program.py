@@ -259,7 +259,7 @@ RULES = {
     "the namespace of a file": (ReferenceReader, first_file(), "refuses-other-file"),
     "the end of a file": (
         ReferenceReader,
-        unchecked("tidegate.sinks.sqlite.newest.check"),
+        unchecked("tidegate.sinks.sqlite.newest.compare"),
         "refuses-cut-file",
     ),
     "the tables of timeouts": (
