@@ -232,6 +232,7 @@ MENDED = {
     "a store that was put back and brought on to a version which no reader had since": (
         "copies restore clock-back load rewind export-old import trim older-store batch relog"
     ),
+    "a rewind of a namespace that was moved after a restore": "restore rekey finish rewind",
     "an adoption that a killed command had made, over a lost store": (
         "add-store adopt!follow.after_claim lose-store adopt"
     ),

@@ -53,7 +53,10 @@ def rekey(world: World, *more: str) -> Outcome:
 def copied(truth: Truth, world: World, _: Outcome) -> Truth:
     here, name = truth.here, copy_name(world)
     kept = truth.spaces.get(name, Space()).versions
-    space = here._replace(copy_of=truth.name, versions=kept, damaged="", shown=True)
+    content = here.content
+    if not here.generation:  # batches that a plain restore has undone do not come again there
+        content = content._replace(event=max(content.event, here.event))
+    space = here._replace(content=content, copy_of=truth.name, versions=kept, damaged="", shown=True)
     return truth._replace(spaces={**truth.spaces, name: space})
 
 
