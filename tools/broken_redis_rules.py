@@ -233,7 +233,7 @@ RULES: list[Rule] = [
         "redis-half-of-a-call",
         "no function writes a part, and is refused a command then",
         "sinks/redis/lua/calls.lua",
-        "OF_READERS[name] and write or function",
+        "OF_OTHERS[name] and write or function",
         "write or function",
         "tests/services/redis/rights/test_rights.py::test_a_right_that_is_missing_for_a_while_leaves_no_half_of_a_call",
     ),

@@ -8,6 +8,7 @@ libraries ask for, are today's.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -31,25 +32,27 @@ def bounds(project: str) -> list[str]:
     return [f"{name}=={oldest}" for name, oldest in BOUND.findall(users[0] + extras[0])]
 
 
+def as_set_up() -> dict[str, str]:
+    """The environment in which tools/setup calls uv: the certificates of the system, and pip's index."""
+    certificates = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_HTTP_TIMEOUT": "180"}
+    index = os.environ.get("PIP_INDEX_URL")
+    return certificates | ({"UV_DEFAULT_INDEX": index} if index else {}) | os.environ
+
+
 def main(folder: Path) -> None:
-    """Make it, or bring it to today's bounds; nothing is done where it has them."""
-    oldest = [*bounds((ROOT / "pyproject.toml").read_text()), *OF_THEIR_TIME]
-    listed, made = folder / "oldest.txt", folder / "made"
-    if not (made.exists() and listed.read_text().splitlines() == oldest):
+    """Make it, or make it again for a pyproject.toml that has changed since."""
+    project, made = (ROOT / "pyproject.toml").read_text(), folder / "made"
+    oldest = [*bounds(project), *OF_THEIR_TIME]
+    if not made.exists() or made.read_text() != project:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)], check=True)
+        listed = folder / "oldest.txt"
         listed.write_text("\n".join(oldest) + "\n")
-        uv = [
-            str(Path(sys.executable).with_name("uv")),
-            "pip",
-            "install",
-            "-q",
-            "--python",
-            f"{folder}/bin/python",
-        ]
+        uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "-q"]
         # PySpark's jars are compressed already: its wheel holds them as they are.
-        stored = "-C=--build-option=--compression=stored"
-        subprocess.run([*uv, stored, "-c", str(listed), "-e", f"{ROOT}[all,dev]"], check=True)
-        made.touch()
+        stored, python = "-C=--build-option=--compression=stored", f"--python={folder}/bin/python"
+        words = [*uv, stored, python, "-c", str(listed), "-e", f"{ROOT}[all,dev]"]
+        subprocess.run(words, check=True, env=as_set_up())
+        made.write_text(project)
     if (java := ROOT / ".venv" / "java-home").exists() and not (folder / java.name).exists():
         shutil.copy(java, folder)
     print(*oldest)

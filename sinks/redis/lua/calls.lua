@@ -49,14 +49,14 @@ local function refuse(code, detail)
 end
 
 -- The rights of a writer, by deploy/rights/redis.acl. A function ends at a command that its user may not send, and what it
--- did before stays: each function of `writes` is refused as a whole, but for those that readers call.
-local RIGHTS, OF_READERS = { 'EXISTS', 'HDEL', 'HGET', 'HGETALL', 'HKEYS', 'HLEN', 'HMGET', 'HSCAN', 'HSET', 'HSETNX', 'HVALS',
-  'RENAME', 'UNLINK', 'XADD' }, { lease = true, release = true }
+-- did before stays: each function of `writes` is refused as a whole, but for those that users with fewer rights call.
+local RIGHTS, OF_OTHERS = { 'EXISTS', 'HDEL', 'HGET', 'HGETALL', 'HKEYS', 'HLEN', 'HMGET', 'HSCAN', 'HSET', 'HSETNX', 'HVALS',
+  'RENAME', 'UNLINK', 'XADD' }, { lease = true, release = true, set_alias = true, drop_alias = true }
 
 -- A function of `writes`, which writes all that it has to or nothing.
 local function write_whole(name)
   local write = on_stable_slot(writes[name])
-  return OF_READERS[name] and write or function(keys, args)
+  return OF_OTHERS[name] and write or function(keys, args)
     for _, command in ipairs(RIGHTS) do
       if not redis.acl_check_cmd(command, keys[1], keys[1], keys[1], keys[1], keys[1]) then
         return refuse('NOPERM', 'this user has no permissions to run ' .. command .. ' on ' .. keys[1])

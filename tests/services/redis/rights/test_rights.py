@@ -232,6 +232,29 @@ def test_a_repair_has_the_rights_of_a_writer_and_lacks_one_for_a_while(users, lo
         assert {name: dict(snapshot.table(name).scan()) for name in expected(8)} == expected(8)
 
 
+def test_who_sets_an_alias_needs_no_more_than_the_page_says(users):
+    """Red before: functions that write asked for all rights of a writer."""
+    (listed,) = re.findall(
+        r"A user that sets an alias needs `~tg:\{<alias>\}:\*` with `([^`]*)`", PAGE.read_text()
+    )
+    rules = [
+        "reset",
+        "on",
+        f">{PASSWORD}",
+        "~tg:{live}:*",
+        *listed.split(),
+        "+info",
+        "+time",
+        "+fcall",
+        "+fcall_ro",
+    ]
+    users.server.ask("ACL", "SETUSER", "aliases", *rules)
+    with contextlib.closing(users.query.store(users.server.url_for("aliases", PASSWORD))) as store:
+        alias = RedisAliases(store._space.calls, "")
+        alias.set("live", Target(users.query.namespace, "uuid"))
+        assert alias.drop("live")
+
+
 def entry(version: int) -> CatalogEntry:
     return CatalogEntry(version, "d", "a", BatchOrigin(LINEAGE, 0, 99, "f"), 1, {}, {})
 
