@@ -258,6 +258,15 @@ MENDED = {
     "rows of a table that was dropped, which are not dropped yet, and another number of key groups": (
         "drop-table remake copies replace older-both batch trim older-store"
     ),
+    "a second backup of a namespace that was made again, whose killed rekey had moved it": (
+        "backup drop batch rekey finish!decide.after_append backup"
+    ),
+    "a log that lost the batch after a rewind, in front of an older store": (
+        "restore copies replace rewind batch older-store lose-end load"
+    ),
+    "a store that is more than one epoch ahead of an older log": (
+        "copies adopt replace add-store!follow.after_claim older-both add-store relog"
+    ),
 }
 """By name, the word that found it."""
 

@@ -197,7 +197,7 @@ def back_up(world: World, name: str = "") -> Outcome:
     outcome = world.run("backup", f"backup-{name}", namespace=name)
     if "give another folder" in outcome.text or "give a new folder" in outcome.text:
         outcome = world.run("backup", f"backup-{name}-new", namespace=name)
-        if outcome.done:
+        if outcome.done or WORK_WAS_DONE in outcome.text:
             folder, world.files, world.unchanged = world.folder / f"backup-{name}", None, None
             shutil.rmtree(folder)
             folder.with_name(f"{folder.name}-new").rename(folder)
@@ -384,7 +384,7 @@ def end_lost(truth: Truth, world: World, outcome: Outcome) -> Truth:
     return truth.with_space(
         name, content=content, shape=shape, lineage=lineage, time_us=state.decided_at_us,
         event=max(lasts, default=content.event) if batch is None else truth.firsts[lineage] + batch[1],
-        generation=here.generation if state.is_rewound else 0,
+        generation=max(here.generation, 1) if state.is_rewound else 0,
         versions={at: known for at, known in here.versions.items() if at[1] <= state.last_version},
     )  # fmt: skip
 
