@@ -267,6 +267,9 @@ MENDED = {
     "a store that is more than one epoch ahead of an older log": (
         "copies adopt replace add-store!follow.after_claim older-both add-store relog"
     ),
+    "an older log that lists a store which was removed since, and shows more": (
+        "add-store copies rename remove-store lose-store older-log relog"
+    ),
 }
 """By name, the word that found it."""
 

@@ -331,7 +331,8 @@ def older_log(truth: Truth, world: World, outcome: Outcome) -> Truth:
     if has_older_store(world):
         return older_both(truth, world, outcome)
     shown = readable(world, truth.name, newest=True)
-    others = [has_older_store(world, at) for at in truth.stores[1:]]
+    listed = world.copies["truths"][0].stores  # a store that was removed since is in the list again
+    others = [has_older_store(world, at) for at in listed[1:]]
     if shown is None and all(others):  # the older log rebuilds the lost store
         return older_both(truth, world, outcome).with_space(truth.name, shown=False)
     return truth.with_space(truth.name, damaged="the log is an older copy")
