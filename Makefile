@@ -25,8 +25,11 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-OLDEST = $(RUN) python tools/oldest.py .venv-oldest
-IN_OLDEST = TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN)
+# make oldest SPARK=4.0: that Spark, with today's libraries.
+SPARK ?=
+OLDEST_ENV = .venv-$(or $(SPARK),oldest)
+OLDEST = $(RUN) python tools/oldest.py $(OLDEST_ENV) $(SPARK)
+IN_OLDEST = TIDEGATE_VENV=$(CURDIR)/$(OLDEST_ENV) $(RUN)
 # Older releases of Spark leave sockets to the garbage collector.
 LEFT_OPEN = -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
@@ -54,9 +57,9 @@ test: setup ## Prove the promise on real servers, the newest Spark and the oldes
 full: setup ## Run all tests, the slow ones too, room by room (ROOM=wal: that room alone)
 	$(RUN) python tools/tests.py $(if $(ROOM),room $(ROOM),all) -- $(PYTEST_ARGS)
 
-oldest: setup ## Run plain tests and Spark's with the oldest libraries that pyproject.toml admits (in .venv-oldest)
+oldest: setup ## Run plain tests and Spark's with the oldest libraries that pyproject.toml admits (SPARK=4.0: Spark's alone, on the newest 4.0)
 	$(OLDEST)
-	$(IN_OLDEST) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/redis/rights/test_tls.py $(PYTEST_ARGS)
+	$(if $(SPARK),,$(IN_OLDEST) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/redis/rights/test_tls.py $(PYTEST_ARGS))
 	$(IN_OLDEST) pytest -m "spark and not slow" tests/spark $(LEFT_OPEN) $(PYTEST_ARGS)
 
 locked: setup ## Run plain tests with exactly the libraries of tools/requirements.lock, by their hashes (in .venv-locked)
@@ -91,8 +94,9 @@ docs: setup ## Build the documentation as a site, build/site (its tools go into 
 	$(RUN) python tools/link_tree.py
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --clean
 
-wheel: setup ## Build the wheel and the sdist, in dist/; `pip wheel .` would leave a copy of the code in build/lib
-	$(RUN) python -m build --outdir dist --no-isolation
+wheel: setup ## Build the wheel and the sdist of the last commit, in dist/: the same bytes each time
+	@rm -rf dist
+	$(RUN) python tools/packages.py build dist
 
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
 	$(RUN) python -m simulation.run --schedules $(N) --workers $(JOBS) --seed $(SEED) $(SIMULATE_ARGS)
@@ -122,6 +126,6 @@ coverage: setup ## Measure which lines and branches of commit, records and layou
 	$(RUN) coverage report
 
 clean: ## Remove what the other targets made, .venv too
-	rm -rf .venv .venv-oldest .venv-locked .venv-fuzz .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-[0-9]* .venv-locked .venv-fuzz .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf .services artifacts derby.log metastore_db spark-warehouse
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

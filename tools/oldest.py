@@ -1,9 +1,9 @@
-"""An environment of the oldest libraries that pyproject.toml admits, for `make oldest`.
+"""An environment of the oldest libraries that pyproject.toml admits, for `make oldest`, or of one Spark.
 
-    python tools/oldest.py FOLDER
+    python tools/oldest.py FOLDER          exactly the lower bounds of what tidegate and its extras ask for
+    python tools/oldest.py FOLDER 4.0      the newest Spark 4.0, with today's libraries
 
-Exactly the lower bounds of what tidegate and its extras ask for themselves; tools of the tests, and what the
-libraries ask for, are today's.
+Tools of the tests, and what the libraries ask for, are today's.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def as_set_up() -> dict[str, str]:
     return certificates | ({"UV_DEFAULT_INDEX": index} if index else {}) | os.environ
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, spark: str = "") -> None:
     """Make it, or make it again for a pyproject.toml that has changed since."""
     project, made = (ROOT / "pyproject.toml").read_text(), folder / "made"
-    oldest = [*bounds(project), *OF_THEIR_TIME]
+    oldest = [f"pyspark=={spark}.*"] if spark else [*bounds(project), *OF_THEIR_TIME]
     if not made.exists() or made.read_text() != project:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)], check=True)
         listed = folder / "oldest.txt"
@@ -59,4 +59,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:3])

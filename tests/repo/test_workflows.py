@@ -1,11 +1,18 @@
 """Workflows run nobody's code that may change unnoticed, and the lock is what is installed."""
 
+import importlib.util
+import io
 import re
+import subprocess
+import tarfile
 from pathlib import Path
 
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+_SPEC = importlib.util.spec_from_file_location("packages", ROOT / "tools" / "packages.py")
+packages = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(packages)
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -16,6 +23,43 @@ def test_actions_of_others_are_named_by_digest():
         used = [step["uses"] for job in flow["jobs"].values() for step in job["steps"] if "uses" in step]
         assert all(re.search(r"@[0-9a-f]{40}$", name) for name in used), (file, used)
         assert flow["permissions"] == {"contents": "read"}
+        more = {name: job["permissions"] for name, job in flow["jobs"].items() if "permissions" in job}
+        publish = {"contents": "write", "id-token": "write"}
+        assert more == ({"publish": publish} if file.name == "release.yml" else {}), file
+
+
+def test_a_run_names_a_target_or_a_script_that_is_there_and_no_text_of_strangers():
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    for file in WORKFLOWS:
+        flow = yaml.safe_load(file.read_text())
+        for script in [step["run"] for job in flow["jobs"].values() for step in job["steps"]]:
+            assert "${{" not in script, (file, script)  # a shell takes it for commands
+            assert set(re.findall(r"\bmake ([a-z-]+)", script)) <= targets, (file, script)
+            assert all((ROOT / path).exists() for path in re.findall(r"(?m)\b(tools/[a-z_./]+)", script))
+            checked = subprocess.run(
+                ["bash", "-n"], input=script, text=True, capture_output=True, check=False
+            )
+            assert not checked.returncode, (file, checked.stderr)
+
+
+def test_two_builds_of_one_commit_are_equal_byte_for_byte():
+    def sdist(owner, at):
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as new:
+            for name in sorted(("t/b.py", "t/a.py"), reverse=at % 2):
+                member = tarfile.TarInfo(name)
+                member.size, member.mtime, member.uname, member.mode = 3, at, owner, 0o600 + at % 2 * 0o50
+                new.addfile(member, io.BytesIO(b"abc"))
+        return packed.getvalue()
+
+    ours = packages.repacked(sdist("us", 1_700_000_001), 5)
+    assert ours == packages.repacked(sdist("them", 1_800_000_002), 5)
+    with tarfile.open(fileobj=io.BytesIO(ours)) as read:
+        assert [(each.name, each.mtime, each.mode) for each in read] == [
+            ("t/a.py", 5, 0o644),
+            ("t/b.py", 5, 0o644),
+        ]
+        assert read.extractfile("t/a.py").read() == b"abc"
 
 
 def test_the_lock_has_a_hash_for_each_library_and_names_no_index():
