@@ -14,6 +14,7 @@ SEED ?= 1
 SWEEP_ARGS ?=
 SIMULATE_ARGS ?=
 TORTURE_ARGS ?= --all
+PROVE_ARGS ?=
 
 # The demo's servers: those that are named alone, not by a URL.
 REDIS = $(filter redis sentinel cluster,$(STORE))
@@ -33,7 +34,7 @@ IN_OLDEST = TIDEGATE_VENV=$(CURDIR)/$(OLDEST_ENV) $(RUN)
 # Older releases of Spark leave sockets to the garbage collector.
 LEFT_OPEN = -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
-.PHONY: help setup demo check test full oldest locked lock audit fuzz lint format types docs wheel simulate sweep power-cuts torture game-day mutants coverage clean
+.PHONY: help setup demo check test full oldest locked lock audit fuzz lint format types docs wheel simulate sweep power-cuts torture game-day prove mutants coverage clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -116,6 +117,9 @@ torture: setup ## Run the whole crash table (WAL=kafka STORE=redis or cassandra 
 GAME_DAY_ARGS ?=
 game-day: setup ## Play incidents on real servers and print what readers, operators and alerts saw (GAME_DAY_ARGS="--only redis-killed")
 	$(RUN) python -m game_day.run $(GAME_DAY_ARGS)
+
+prove: setup ## Try a share of each suite, three broken rules too, in some ten minutes, and write one page (PROVE_ARGS="--seed 7")
+	$(RUN) python tools/prove.py $(PROVE_ARGS)
 
 mutants: setup ## Break the protocol on purpose, rule by rule, and see a test notice each
 	$(RUN) python tools/mutants.py

@@ -193,6 +193,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", metavar="NAMES", help="these mutants, by their names, with commas")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep-page", action="store_true", help="leave docs/mutants.md as it is")
     arguments = parser.parse_args()
     names = arguments.only.split(",") if arguments.only else [m.name for m in MUTANTS]
     chosen = [m for m in MUTANTS if m.name in names]
@@ -205,7 +206,7 @@ def main() -> int:
             results.append((mutant, by, seconds))
     bad = [m.name for m, by, _ in results if not by or by.startswith("STALE")]
     noticed = noticed | {mutant.name: by for mutant, by, _ in results}
-    if not bad:
+    if not bad and not arguments.keep_page:
         PAGE.write_text(page(noticed))
     surviving = f"; not: {', '.join(bad)}" if bad else ""
     print(f"{len(results) - len(bad)} of {len(results)} mutants were noticed{surviving}")

@@ -207,7 +207,8 @@ def back_up(world: World, name: str = "") -> Outcome:
 def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
     here, shown = truth.spaces[name or truth.name], readable(world, name or truth.name, newest=True)
     if here.before is not None and shown is not None and same(here.before, max(shown[1].items())[1]):
-        here = here._replace(content=here.before, event=min(here.event, here.before.event))  # not visible yet
+        is_batch = here.content.event == here.event > here.before.event  # it is not visible yet
+        here = here._replace(content=here.before, event=here.event - is_batch)
     first = truth.firsts.get(here.lineage, truth.first)
     kept = (here.content, here.shape, here.last, here.lineage, first, here.undone if here.generation else -1)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
