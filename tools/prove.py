@@ -1,11 +1,11 @@
 """A share of each suite in some ten minutes, and one page of what was tried: `make prove`.
 
     tools/run python tools/prove.py                  the page is build/proof.md, and printed
-    tools/run python tools/prove.py --seed 7         other schedules, words and cells; a random seed by default
-    tools/run python tools/prove.py --only mutants   one part
+    tools/run python tools/prove.py --seed 7         these schedules, words and cells; by default new ones
+    tools/run python tools/prove.py --only mutants   one part of tests/selection.toml
 
-The exit code is 1 where a part failed or a broken rule was not noticed. Parts run one after the other, so that
-their times add up. Servers are started for them and ended after them.
+The exit code is 1 where a part failed or a broken rule was not noticed. Parts run one after the other, and
+start the servers that they need.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from mutants import MUTANTS
+from tests import SELECTION
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "build" / "proof.md"
 PART_MAX_S = 900
 BROKEN = 3
 """The rules that are broken in each run."""
-TORTURE = "tidegate torture --seed {seed} --jobs 2"
-CELLS = r"((?:Every promise held: )?[\d,]+ cells.*?)\.\s"
-READER = "'python -m tidegate.testing.conformance.reader'"
 
 
 class Part(NamedTuple):
-    """One share: the question, its command, what its output counts, the whole, and what it does not show."""
+    """One share of ``tests/selection.toml``: ``counts`` finds in the output what was tried."""
 
     name: str
     question: str
@@ -47,64 +45,7 @@ class Part(NamedTuple):
     not_shown: str
 
 
-PARTS = (
-    Part(
-        "model", "Does any order of steps break an invariant, in small scopes, completely?",
-        "pytest -q -m 'not slow' tests/model/test_exploration.py tests/model/test_rebuild_exploration.py",
-        r"(\d+ passed)", "pytest tests/model", "larger scopes",
-    ),
-    Part(
-        "commands", "Does a command break what another one left?",
-        "python -m model.commands --random 300 --steps 50 --seed {seed}",
-        r"(\d+ words, .*?refusals, \d+ findings)", "python -m model.commands --scopes", "servers: logs and stores are in memory",
-    ),
-    Part(
-        "simulation", "Does any schedule of drivers, readers and faults?",
-        "python -m simulation.run --schedules 1000 --workers 2 --seed {seed}",
-        r"([\d,]+ schedules, [\d,]+ calls, [\d,]+ versions)", "make simulate", "threads: one runs all, in virtual time",
-    ),
-    Part(
-        "sweep", "Does a driver that is killed at an I/O leave a wrong state?",
-        "python -m crash.sweep.run --jobs 2 --every 23",
-        r"(\d+ crashes, \d+ finished, \d+ wrong)", "make sweep", "bytes that the kernel loses",
-    ),
-    Part(
-        "power cuts", "Does a power cut?",
-        "python -m crash.power.run --jobs 2 --every 211 --seed {seed}",
-        r"(\d+ power cuts, \d+ finished, \d+ wrong)", "make power-cuts", "disks that lie: they are a model of POSIX",
-    ),
-    Part(
-        "files", "Do readers see only whole versions beside faults, on files?",
-        TORTURE + " --cells 16 --wal file://{folder}/wal --store sqlite://{folder}/store",
-        CELLS, "make torture", "several hosts",
-    ),
-    Part(
-        "servers", "On Kafka and Redis?",
-        "python tests/services/run.py kafka redis -- " + TORTURE + " --cells 12 --allow-unsafe --wal {{kafka}} --store {{redis}}",
-        CELLS, "make torture WAL=kafka STORE=redis", "replicated servers",
-    ),
-    Part(
-        "spark", "With Spark's tasks, on Kafka and Redis?",
-        "python tests/services/run.py kafka redis -- " + TORTURE
-        + " --cells 2 --spark local[2] --allow-unsafe --wal {{kafka}} --store {{redis}}",
-        CELLS, "make torture TORTURE_ARGS='--spark local[2] --all'", "clusters of several machines",
-    ),
-    Part(
-        "tenants", "Can a tenant with a reader's or a writer's rights harm another one, on Redis?",
-        "pytest -q -m 'not slow' tests/services/redis/rights/test_hostile_tenants.py",
-        r"(\d+ passed)", "pytest tests/services/redis/rights tests/services/kafka/rights", "a server without logins",
-    ),
-    Part(
-        "reader", "Does the reader answer as the format's page says?",
-        "python tests/services/run.py redis -- tidegate conformance " + READER + " --store {{redis}}",
-        r"(\d+ passed, \d+ skipped, \d+ failed)", "make full ROOM=redis", "the readers in Go and Java: make full ROOM=redis",
-    ),
-    Part(
-        "mutants", "Can the tests fail? These rules were broken on purpose.",
-        "python tools/mutants.py --keep-page --only {rules}",
-        r"(\d+ of \d+ mutants were noticed)", "make mutants", "rules that nobody thought of breaking",
-    ),
-)  # fmt: skip
+PARTS = [Part(**part) for part in SELECTION["proof"]]
 
 
 def words_of(part: Part, seed: int, folder: str) -> list[str]:

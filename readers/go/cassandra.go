@@ -192,6 +192,20 @@ func (n *cassandraNamespace) pointer(ctx context.Context, _ int64) (*pointer, er
 	return found, err
 }
 
+// gone is the error of a namespace without a pointer: it was lost, or another one has its name by now.
+func (n *cassandraNamespace) gone(ctx context.Context) error {
+	var content, state string
+	err := n.each(ctx, gocql.Consistency(gocql.Serial), func(row gocql.Scanner) error {
+		return row.Scan(&content, &state)
+	}, "SELECT identity, state FROM tidegate_namespaces WHERE name = ?", n.of.Name)
+	if err == nil && state == "here" {
+		if now, err := identityIn(n.where, content, cassandraFormat); err == nil && now.UUID != n.of.UUID {
+			return dropped(n.where)
+		}
+	}
+	return storeLost(n.where)
+}
+
 func (n *cassandraNamespace) pointerAndTime(ctx context.Context) (*pointer, time.Time, error) {
 	var visible, horizon *int64
 	var found pointer
@@ -200,7 +214,7 @@ func (n *cassandraNamespace) pointerAndTime(ctx context.Context) (*pointer, time
 		return row.Scan(&visible, &found.digest, &found.writer, &horizon, &now)
 	}, "SELECT visible, digest, writer, horizon, toTimestamp(now()) FROM tidegate_pointers WHERE space = ? LIMIT 1", n.of.space.id)
 	if err == nil && (visible == nil || horizon == nil) {
-		return nil, now, storeLost(n.where)
+		return nil, now, n.gone(ctx)
 	} else if err != nil {
 		return nil, now, err
 	}

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from tidegate.base.extras import pa, pc
 from tidegate.base.names import escape
 from tidegate.errors import CorruptError, SnapshotExpiredError
-from tidegate.keys.groups import groups_of, task_of
-from tidegate.sinks.records import Counts, Finding, Identity, Stamp, Stopped
+from tidegate.keys.groups import groups_of, key_group_of_each, task_of
+from tidegate.sinks.records import Counts, Finding, Identity, Stamp, Stopped, TableKeys
 from tidegate.sinks.rules.expiry import HEAD_BYTES, SweepPage, is_hidden
 from tidegate.sinks.rules.seals import findings, is_whole, miscounted
 from tidegate.sinks.sqlite.files import NOTES, SHARD, SHARDS_MAX, TABLE, Files, has_table, tables_in
@@ -197,36 +197,36 @@ class Shards:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def look_up(
-        self, table: str, asked: Iterable[Asked], version: int, start: int, *, retired_too: bool = False
-    ) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the stored values that exist: (position, value).
+    def look_up(self, read: TableKeys, version: int, *, retired_too: bool = False) -> list[bytes | None]:
+        """Return the stored values of a table's keys, aligned with them; None: there is no row.
 
         Floors and rows are read in one transaction, as the retirement wrote them in one: rows found
         under a fitting floor are all that the version needs (T28). Raises: SnapshotExpiredError:
         unless ``retired_too``, if a floor is above the version.
         """
-        name = sql_name(table)
+        name = sql_name(read.table)
+        values: list[bytes | None] = [None] * len(read.keys)
         by_shard: dict[int, list[Asked]] = {}
-        for lookup in asked:
-            by_shard.setdefault(self._shard_of(lookup.group), []).append(lookup)
+        groups = key_group_of_each(read.keys, self._identity.key_groups, read.stride)
+        for asked in map(Asked, itertools.count(), groups, read.keys):
+            by_shard.setdefault(self._shard_of(asked.group), []).append(asked)
         for shard, keys in sorted(by_shard.items()):
+            found = []
             with self._files.reading(self._name(shard)) as connection:
                 if not retired_too:
-                    self._check_floors(connection, {lookup.group for lookup in keys}, version)
-                if not self._has_table(connection, shard, name):
-                    continue
-                values = []
-                for at in range(0, len(keys), LOOK_UP_KEYS):
+                    self._check_floors(connection, {asked.group for asked in keys}, version)
+                for at in range(
+                    0, len(keys) if self._has_table(connection, shard, name) else 0, LOOK_UP_KEYS
+                ):
                     part = keys[at : at + LOOK_UP_KEYS]
                     sql = LOOK_UP.format(table=name, asked=", ".join(["(?, ?, ?)"] * len(part)))
-                    values += connection.execute(
-                        sql, (*itertools.chain.from_iterable(part), start, version)
-                    ).fetchall()
-            for place, value in values:
+                    given = (*itertools.chain.from_iterable(part), read.start, version)
+                    found += connection.execute(sql, given).fetchall()
+            for place, value in found:
                 if value is not None and type(value) is not bytes:
-                    raise self._no_bytes(shard, table, value)
-                yield place, value
+                    raise self._no_bytes(shard, read.table, value)
+                values[place] = value
+        return values
 
     def _no_bytes(self, shard: int, table: str, stored: object) -> CorruptError:
         return CorruptError(

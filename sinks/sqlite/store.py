@@ -11,7 +11,6 @@ version may be half applied), the floor in one transaction with the rows, the ho
 
 from __future__ import annotations
 
-import itertools
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -25,10 +24,9 @@ from tidegate.base.files import foreign_entry, refuse_nested, refuse_taken, refu
 from tidegate.base.names import check_name, escape
 from tidegate.base.text import brief
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
-from tidegate.keys.groups import key_group_of_each
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import SupportsNamespaces, SupportsUsage
+from tidegate.sinks.capabilities import SupportsNamespaces, SupportsReadWithPointer, SupportsUsage
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -38,6 +36,7 @@ from tidegate.sinks.records import (
     RowCount,
     Stamp,
     Stopped,
+    TableKeys,
     Usage,
     Vacuumed,
     heartbeat_ages,
@@ -57,6 +56,8 @@ from tidegate.sinks.rules.reads import (
     dropped,
     encode,
     nothing_here,
+    value_at,
+    values_at,
 )
 from tidegate.sinks.rules.schemas import SchemaLooks
 from tidegate.sinks.rules.seals import incomplete
@@ -76,8 +77,8 @@ from tidegate.sinks.sqlite.files import (
     make_folder,
     mark,
 )
-from tidegate.sinks.sqlite.rows import Asked, Shards
-from tidegate.sinks.sqlite.vacuum import Vacuum
+from tidegate.sinks.sqlite.rows import Shards
+from tidegate.sinks.sqlite.vacuum import Vacuum, vacuum_meta
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
@@ -92,10 +93,12 @@ LEASE = """INSERT INTO leases VALUES (:id, :version, :now, :now + :ttl) ON CONFL
 LEASES = """SELECT lease_id, version, taken_us, expires_us FROM leases WHERE expires_us > ?
     ORDER BY version, taken_us LIMIT ?"""
 
+POINTER_TYPES = tuple((int, int, int, str, str, heartbeat) for heartbeat in (int, type(None)))
+
 Kind = TypeVar("Kind")
 
 
-class SqliteStore(SupportsUsage, SupportsNamespaces):
+class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
     """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before first use.
 
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
@@ -206,12 +209,8 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         if row is None:
             raise dropped(self.where)
         visible, digest, epoch, writer, horizon, heartbeat_us = row
-        fits = (
-            all(type(value) is int and value >= 0 for value in (visible, epoch, horizon))
-            and isinstance(heartbeat_us, int | None)
-            and {type(digest), type(writer)} == {str}
-        )
-        if not fits:
+        types = type(visible), type(epoch), type(horizon), type(digest), type(writer), type(heartbeat_us)
+        if types not in POINTER_TYPES or min(visible, epoch, horizon) < 0:
             raise CorruptError(
                 f"{self.where}: {self._files.folder / META_FILE}: the pointer is {row!r:.200}: restore the"
                 " store from a copy"
@@ -329,15 +328,31 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
     def get_stored(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
     ) -> Any:
-        shards = self._shards
+        return column_of(self._looked_up(version, TableKeys(table, keys, start, stride))[0][0])
+
+    def get_stored_one(
+        self, table: str, key: bytes, version: int, start: int = 0, stride: int = 1
+    ) -> bytes | None:
+        return self._looked_up(version, TableKeys(table, [key], start, stride))[0][0][0]
+
+    def get_with_pointer(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None, stride: int = 1
+    ) -> tuple[bytes | None, Pointer]:
+        ((value,),), pointer = self._looked_up(version, TableKeys(table, [key], start, stride))
+        return value_at(self.where, table, key, value, at_us), pointer
+
+    def get_many_with_pointer(
+        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
+    ) -> tuple[list[Any], Pointer]:
+        found, pointer = self._looked_up(version, *reads)
+        each = zip(reads, map(column_of, found), strict=True)
+        return [values_at(self.where, read.table, read.keys, stored, at_us) for read, stored in each], pointer
+
+    def _looked_up(self, version: int, *reads: TableKeys) -> tuple[list[list[bytes | None]], Pointer]:
+        """Read the stored values of each table's keys, then the pointer."""
         self._check_visible(version)
-        values: list[bytes | None] = [None] * len(keys)
-        groups = key_group_of_each(keys, self._key_groups, stride)
-        asked = map(Asked, itertools.count(), groups, keys)
-        for place, value in shards.look_up(table, asked, version, start):
-            values[place] = value
-        self._check_horizon(version)
-        return column_of(values)
+        found = [self._shards.look_up(read, version) for read in reads]
+        return found, self._check_horizon(version)
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         shards = self._shards
@@ -354,11 +369,12 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         if version > self._visible_seen:
             check_visible(self.where, version, self.pointer())
 
-    def _check_horizon(self, version: int) -> None:
+    def _check_horizon(self, version: int) -> Pointer:
         """Check after reading rows."""
         pointer = self.pointer()
         check_visible(self.where, version, pointer)
         check_kept(self.where, version, pointer.horizon)
+        return pointer
 
     # -- leases and retirement -----------------------------------------------------------------------
 
@@ -505,13 +521,8 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         return checks.refused_writes(self._files)
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
-        values: list[bytes | None] = [None] * len(keys)
-        shards = self._shards
-        groups = key_group_of_each(keys, self._key_groups, stride)
-        asked = map(Asked, itertools.count(), groups, keys)
-        for place, value in shards.look_up(table, asked, version, version, retired_too=True):
-            values[place] = value
-        return column_of(values)
+        read = TableKeys(table, keys, version, stride)
+        return column_of(self._shards.look_up(read, version, retired_too=True))
 
     def self_check(self) -> Iterator[Finding]:
         _ = self._shards
@@ -542,18 +553,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
             gone_here = Vacuum(self._files, name, groups, horizon, entry, dry_run=dry_run).run()
             rows, notes = rows + gone_here.rows, notes + gone_here.notes
         # Only now: until here a retirement that restarts would still read which tables were emptied.
-        gone = []
-        for table, condition, value in (
-            ("leases", "expires_us <= ?", self._clock.now_us()),
-            ("catalog", "version < ?", horizon),
-        ):
-            with self._files.connection(META_FILE) as meta:
-                sql = f"SELECT COUNT(*) FROM {table} WHERE {condition}"
-                (count,) = meta.execute(sql, (value,)).fetchone()
-            if count and not dry_run:
-                with self._files.writing(META_FILE, durable=False) as meta:
-                    meta.execute(f"DELETE FROM {table} WHERE {condition}", (value,))
-            gone.append(count)
+        gone = vacuum_meta(self._files, self._clock.now_us(), horizon, dry_run=dry_run)
         if not dry_run:
             with self._files.writing(META_FILE, durable=False) as meta:
                 kept_schemas.forget(meta, self.where, self._looks)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidegate.sinks.records import CatalogEntry, Vacuumed
 from tidegate.sinks.rules.expiry import HEAD_BYTES, is_hidden
-from tidegate.sinks.sqlite.files import NOTES, Files, has_table, tables_in
+from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, has_table, tables_in
 from tidegate.sinks.sqlite.rows import BEFORE_ALL, RAISE_FLOOR, RETIRE_ROWS, sql_name
 
 ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
@@ -111,6 +111,23 @@ class Vacuum:
                             (group, self._horizon),
                         )
         return int(count)
+
+
+def vacuum_meta(files: Files, now_us: int, horizon: int, *, dry_run: bool) -> list[int]:
+    """Drop leases that ran out, and entries below the horizon; return the counts, or what they would be."""
+    gone = []
+    for table, condition, value in (
+        ("leases", "expires_us <= ?", now_us),
+        ("catalog", "version < ?", horizon),
+    ):
+        with files.connection(META_FILE) as meta:
+            sql = f"SELECT COUNT(*) FROM {table} WHERE {condition}"
+            (count,) = meta.execute(sql, (value,)).fetchone()
+        if count and not dry_run:
+            with files.writing(META_FILE, durable=False) as meta:
+                meta.execute(f"DELETE FROM {table} WHERE {condition}", (value,))
+        gone.append(count)
+    return gone
 
 
 def _is_hidden(newest: _Row, start: int) -> bool:

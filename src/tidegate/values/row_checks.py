@@ -57,7 +57,8 @@ def check_schema(schema: TableSchema) -> None:
     older = [one.version for one in schema.older or ()]
     if bool(older) != (schema.value_format == JSON_STATES) or [*schema.states] != [*older, schema.version]:
         raise ConfigError(f"its format is {schema.value_format!r}, with the older state versions {older}")
-    if older != sorted(older) or older[-1:] > [schema.version] or not all(schema.states.values()):
+    empty = bool(older) and not all(schema.states.values())  # without states, keys alone are a set's rows
+    if older != sorted(older) or older[-1:] > [schema.version] or empty:
         raise ConfigError(f"its state versions are {list(schema.states)}, with columns in ascending order")
     renamed = [column for column in (*schema.key, *schema.value) if column.stored]
     is_renamed = schema.value_format == JSON_RENAMED

@@ -104,5 +104,12 @@ def test_on_cassandra(program, cassandra_tables, namespace, tmp_path):
     wait_until(lambda: max(lease.age_s for lease in example.driver.store.leases()) > 4, "it was renewed")
     program.ask("release", snapshot=held)
     assert example.driver.store.leases() == []
+    assert program.ask("get", **KEY)["value"]
     example.driver.store.drop()
     example.close()
+    again = Example(f"file://{tmp_path}/again", cassandra_tables, namespace, options=OPTIONS)
+    again.write(BATCHES[0])
+    with pytest.raises(ReaderRaisedError, match="dropped while it was open here"):
+        program.ask("get", **KEY)
+    again.driver.store.drop()
+    again.close()

@@ -494,3 +494,20 @@ def test_a_namespace_that_a_rekey_moved_is_told_where_its_query_goes_on(place):
     assert "moved: a rekey made namespace flights_2 of this one, where its query continues" in asked
     ended(0, *command.split(), "--yes")
     assert rows_by_table(place.store, "flights_3") == rows_by_table(place.store, "flights_2")
+
+
+@pytest.mark.parametrize("jobs", [(), ("--jobs", "8")])
+def test_a_namespace_with_fewer_key_groups_than_processes_is_saved_and_moved(tmp_path, monkeypatch, jobs):
+    """The processes that apply large versions were taken for tasks, each of which needs a key group."""
+    place = Place(tmp_path, monkeypatch, batches=())
+    place.old.close()
+    with contextlib.closing(Example(place.wal, place.store, "one", options=Options(key_groups=1))) as example:
+        example.write(BATCHES[0])
+    place.silence("one")
+    rows = rows_by_table(place.store, "one")
+    shutil.rmtree(tmp_path / "wal" / "one")
+    ended(0, "relog", "--namespace=one", "--to=two", "--yes", *jobs)
+    assert rows_by_table(place.store, "two") == rows
+    ended(0, "rekey", "--namespace=two", "--to=three", "--key-groups=3", "--finish", "--yes", *jobs)
+    ended(0, "rekey", "--namespace=three", "--to=four", "--key-groups=1", "--finish", "--yes", *jobs)
+    assert rows_by_table(place.store, "four") == rows

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import tidegate
 import tidegate.committers.exports.export as export_module
-from support.places import barrier_of, driver_at, new_place, opened, rows_by_table
+from support.places import barrier_of, driver_at, new_place, opened, rows_by_table, silence_writer
 from tidegate.cli import app
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -69,6 +69,23 @@ def test_an_imported_version_holds_what_was_exported(place, key_groups):
     told = json.loads(run(place, "import", folder, "--json", namespace="other"))
     assert (told["version"], told["new"]) == (1, False)
     assert "nothing wrong" in run(place, "verify", namespace="other")
+
+
+def test_a_table_of_keys_alone_comes_back_from_an_export_and_a_backup(place):
+    """Distinct values, as docs/state.md has them: its rows have no value column."""
+    wal, url = f"file://{place}/wal", f"sqlite://{place}/store"
+    with contextlib.closing(Example(wal, url, options=Options(key_groups=4))) as example:
+        example.schemas["seen"] = TableSchema((Column("tail", "string"),), ())
+        example.write({"seen": {"N1": {}, "N2": {}}})
+    silence_writer(place / "store", "flights")
+    folder, told = exported(place)
+    assert told["rows"]["seen"] == 2
+    run(place, "import", folder, namespace="other")
+    assert rows_by_table(url, "other")["seen"] == rows_by_table(url)["seen"] == {"N1": {}, "N2": {}}
+    run(place, "backup", place / "backup")
+    run(place, "drop", "--yes")
+    run(place, "restore-from", place / "backup", "--yes")
+    assert rows_by_table(url)["seen"] == {"N1": {}, "N2": {}}
 
 
 def test_rows_are_dealt_into_buckets_and_files(place, tmp_path):

@@ -311,13 +311,23 @@ final class CassandraStore implements Store {
     public Pointer pointer(long known, Deadline deadline) {
       List<Row> rows = rows(deadline, "SELECT visible, digest, writer, horizon FROM tidegate_pointers WHERE space = ? LIMIT 1", level, space);
       if (rows.isEmpty() || rows.get(0).isNull("visible")) {
-        throw new StoreLostError(place + ": the namespace is not there any more: it was dropped, or the store lost it: then `tidegate"
-            + " recover` rebuilds it from the log");
+        throw gone(deadline);
       }
       Row row = rows.get(0);
       long visible = row.getLong("visible");
       long horizon = row.getLong("horizon");
       return new Pointer(visible, row.getString("digest"), row.getString("writer"), horizon, visible == 0 && horizon > 0, null);
+    }
+
+    /** The error of a namespace without a pointer: it was lost, or another one has its name by now. */
+    private TidegateException gone(Deadline deadline) {
+      Row row = named(identity.namespace(), deadline);
+      if (row != null && "here".equals(row.getString("state"))
+          && !Identity.of(place, Store.utf8(row.getString("identity")), FORMATS).uuid().equals(identity.uuid())) {
+        return ConfigError.proven(place + ": the namespace was dropped while it was open here; connect again");
+      }
+      return new StoreLostError(place + ": the namespace is not there any more: it was dropped, or the store lost it: then `tidegate"
+          + " recover` rebuilds it from the log");
     }
 
     @Override
