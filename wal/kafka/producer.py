@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ from tidegate.wal.kafka.clients import Clients
 POLL_S = 0.1
 REFUSALS, REFUSED_S = 3, 5.0
 """After ``REFUSALS`` of this user, as a starting broker may answer, the rest is awaited for ``REFUSED_S``."""
+UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 UNSET = -1
 
 
@@ -73,11 +75,20 @@ class DeliveryReports:
                     self._clients.unavailable(f"writing to {self._topic}")
                 self._poll(POLL_S)
             except KafkaException as error:
+                if error.args[0].code() == UNKNOWN_PARTITION and time.monotonic() < until:
+                    self._look_again()
+                    continue
                 self._poll(0)  # a client that gave up reports the reason here only
                 self._clients.unavailable(f"writing to {self._topic}", error.args[0])
             else:
                 self._poll(0)
                 return
+
+    def _look_again(self) -> None:
+        """Learn of the partitions that the topic got since this producer looked at it."""
+        with contextlib.suppress(KafkaException):
+            self._producer.list_topics(self._topic, self._clients.settings.request_s)
+        self._poll(POLL_S)
 
     def all_in(self) -> list[int]:
         """Wait for all acknowledgements and return the offset of every message.

@@ -7,7 +7,7 @@ import sys
 import uuid
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from services.support.kafka.query import Query
 from support.wait import wait_until
@@ -52,6 +52,18 @@ def test_the_largest_change_goes_through_a_driver(query):
     fact = commit(driver, ArrowBarrier(driver.log, rows, batch("lineage", 0), driver.folded.key_groups))
     found = query.store().get_many("large", [b"key", b"other"], fact.version).to_pylist()
     assert found == [value, b"small"]
+
+
+def test_partitions_that_the_change_log_gets_are_learned_of_while_a_driver_writes(kafka, query):
+    """The next batch failed at once: its producer did not know the partition that the driver had chosen."""
+    driver = query.run(batches=1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    more = NewPartitions(driver.log._changelog, 40)
+    for made in admin.create_partitions([more]).values():
+        made.result(30)
+    for number in range(1, 5):
+        rows = {"t": {b"k%d" % at: b"%d" % number for at in range(50)}}
+        commit(driver, ArrowBarrier(driver.log, rows, batch("lineage", number), driver.folded.key_groups))
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ class Mirror(MirrorReads):
         Raises: VersionRegressedError: it is of another history (I12).
         """
         view = self.view()
-        rules.check_ref(version, f"the mirror of {self._gate}", view.at.uuid)
+        rules.check_ref(version, f"the mirror of namespace {self._gate.namespace}", view.at.uuid)
         if isinstance(version, VersionRef):
             with contextlib.suppress(StoreUnavailableError):
                 self._gate.wait_for(version, 0.0)
@@ -212,7 +212,7 @@ class Mirror(MirrorReads):
     def waited(self, version: Version, timeout: float) -> TidegateError:
         """Build the error of a wait that has run out. Raises: as ``compared``."""
         view = self.view()
-        rules.check_ref(version, f"the mirror of {self._gate}", view.at.uuid)
+        rules.check_ref(version, f"the mirror of namespace {self._gate.namespace}", view.at.uuid)
         return WaitTimeoutError(
             f"the mirror has version {view.version} after {timeout} s, not {number_of(version)}"
             + (f": {self.error}" if self.error else "; wait longer, or look whether a writer is running")
@@ -234,7 +234,7 @@ class Mirror(MirrorReads):
                 self._closing.wait(pause)
                 pause = min(2 * pause, PAUSE_S[1])
             except Exception:
-                logger.exception("the mirror of %s ended", self._gate)
+                logger.exception("the mirror of namespace %s ended", self._gate.namespace)
                 self._end(ConfigError("the mirror ended with an unexpected error, which is in the log"))
                 return
             else:
@@ -302,8 +302,8 @@ class Mirror(MirrorReads):
             return None
         if at.uuid != newest.uuid:
             other = (
-                f"the mirror's file is of namespace {at.uuid}, and {self._gate} of {newest.uuid}: give"
-                " another path, or remove the file with its -wal and -shm"
+                f"the mirror's file is of namespace {self._gate.namespace} ({at.uuid}), and the one of this"
+                f" name now is {newest.uuid}: give another path, or remove the file with its -wal and -shm"
             )
             raise proven_final(ConfigError(other))
         if newest.version < at.version:
