@@ -100,7 +100,7 @@ def main() -> int:
         "",
         f"{verdict} Commit {commit or 'unknown'}, seed {given.seed}, {time.strftime('%Y-%m-%d %H:%M')}.",
         f"The same again: `tools/run python tools/prove.py --seed {given.seed}`. All that was ever tried:",
-        "docs/evidence.md. What nothing here shows: docs/reliability.md, Not shown.",
+        "docs/evidence.md. The limits of all of it: docs/reliability.md, Not shown.",
         "",
         "| question | tried, and result | time | not shown | the whole suite |",
         "|---|---|---|---|---|",

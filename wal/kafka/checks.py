@@ -138,7 +138,7 @@ def _rest(names: Names, topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
     found = stamped if right else f"message.timestamp.type is {stamped}; set LogAppendTime"
     yield Check("time stamps", "pass" if right else "fail", found, "only what is old enough is trimmed")
     if is_decisions:
-        order = f"{topic.partitions} partitions: only the first is used; the topic was not made by tidegate"
+        order = f"{topic.partitions} partitions: only the first is used, and tidegate makes one"
         one = topic.partitions == 1
         yield Check("partitions", "pass" if one else "warn", "1" if one else order, "one order of decisions")
 
