@@ -214,26 +214,26 @@ def test_an_answer_ahead_takes_one_look(in_memory, monkeypatch):
 def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_one(writer, monkeypatch):
     writer.write(BATCHES[0])
     with connect_to(writer) as gate:
-        found = gate._reader.store.get_stored
+        found = gate._reader.store._looked_up
 
-        def retired_meanwhile(table, keys, version, *at):
+        def retired_meanwhile(version, *reads):
             if version == 1:
                 writer.write(BATCHES[1])
                 assert writer.driver.store.announce(2) == 2
-            return found(table, keys, version, *at)
+            return found(version, *reads)
 
-        monkeypatch.setattr(gate._reader.store, "get_stored", retired_meanwhile)
+        monkeypatch.setattr(gate._reader.store, "_looked_up", retired_meanwhile)
         assert gate.table("airports").get("EWR") == {"departures": 2, "delay": 1.5}
 
 
 def test_t28_reading_again_has_an_end(gate, monkeypatch):
     tries = []
 
-    def always(table, keys, version, *at):
+    def always(version, *_):
         tries.append(version)
         raise SnapshotExpiredError("retired")
 
-    monkeypatch.setattr(gate._reader.store, "get_stored", always)
+    monkeypatch.setattr(gate._reader.store, "_looked_up", always)
     with pytest.raises(SnapshotExpiredError):
         gate.table("airports").get("EWR")
     assert 1 < len(tries) < 10
