@@ -25,7 +25,11 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from mutants import MUTANTS
-from tests import SELECTION
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "build" / "proof.md"
@@ -45,7 +49,8 @@ class Part(NamedTuple):
     not_shown: str
 
 
-PARTS = [Part(**part) for part in SELECTION["proof"]]
+SELECTION = ROOT / "tests" / "selection.toml"
+PARTS = [Part(**part) for part in tomllib.loads(SELECTION.read_text())["proof"]]
 
 
 def words_of(part: Part, seed: int, folder: str) -> list[str]:

@@ -74,3 +74,27 @@ def test_each_folder_of_code_belongs_to_a_room():
         ),
     ]
     assert [folder for folder in folders if folder not in code] == []
+
+
+PROVE = _tool("prove")
+
+
+@pytest.mark.parametrize("part", PROVE.PARTS, ids=lambda part: part.name)
+def test_a_part_of_the_proof_names_what_there_is(part):
+    targets = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
+    words = [*PROVE.words_of(part, 1, "/nowhere"), *part.whole.split()]
+    assert not [word for word in words if "{" in word and word not in ("{kafka}", "{redis}")]
+    assert all((ROOT / word).exists() for word in words if word.startswith(("tests/", "tools/")))
+    assert all(target in targets for target in re.findall(r"make ([a-z-]+)", part.whole))
+    assert re.compile(part.counts).groups == 1
+
+
+def test_a_part_that_counts_nothing_or_fails_is_no_proof(monkeypatch):
+    """A suite that ran no test, and one that failed, are told from one that held."""
+    part = PROVE.PARTS[0]._replace(counts="([0-9]+ passed)")
+    for command, held in (
+        ("echo 3 passed", True),
+        ("echo none", False),
+        ("sh -c 'echo 3 passed; exit 1'", False),
+    ):
+        assert PROVE.run(part._replace(command=command), 1)[0] is held

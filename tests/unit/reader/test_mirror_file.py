@@ -168,9 +168,7 @@ def test_another_namespace_that_is_met_later_ends_it(example, gate, path, tmp_pa
     Example(f"memory://{tmp_path}/2", f"memory://{tmp_path}/2").write({"aircraft": {}})
     with tidegate.connect_mirror(f"memory://{tmp_path}/2", "flights", ["aircraft"], path=path) as mirror:
         wait_until(lambda: mirror.error is not None, "it ends")
-        with pytest.raises(
-            ConfigError, match=r"file is of namespace flights \(\w+\), and the .*: give"
-        ):
+        with pytest.raises(ConfigError, match=r"file is of namespace flights \(\w+\), and the .*: give"):
             content(mirror)
 
 
