@@ -70,6 +70,7 @@ def build(dist: Path) -> None:
     def git(*words: str) -> bytes:
         return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True).stdout
 
+    os.umask(0o022)  # the wheel has the modes of what is unpacked here
     at = int(git("log", "-1", "--format=%ct"))
     with tempfile.TemporaryDirectory() as folder:
         tree = git("-c", "tar.umask=0022", "archive", "HEAD")

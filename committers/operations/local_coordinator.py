@@ -28,8 +28,8 @@ def coordinator_for(
     apply_large = local_apply(where.only(), jobs, options.apply_deadline_s)
     with contextlib.ExitStack() as closing:
         if apply_large is not None:
-            tasks = min(max(jobs, options.tasks or 1), options.key_groups or jobs)  # each needs a key group
-            options = dataclasses.replace(options, parallelism=tasks)
+            tasks = max(jobs, options.tasks or 1)  # each needs a key group
+            options = dataclasses.replace(options, parallelism=min(tasks, options.key_groups or tasks))
             closing.callback(apply_large.close)
         log = open_log(where.wal, where.namespace, where.wal_options)
         closing.callback(log.close)

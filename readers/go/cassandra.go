@@ -198,7 +198,9 @@ func (n *cassandraNamespace) gone(ctx context.Context) error {
 	err := n.each(ctx, gocql.Consistency(gocql.Serial), func(row gocql.Scanner) error {
 		return row.Scan(&content, &state)
 	}, "SELECT identity, state FROM tidegate_namespaces WHERE name = ?", n.of.Name)
-	if err == nil && state == "here" {
+	if err != nil {
+		return err // unknown: no answer proves a loss
+	} else if state == "here" {
 		if now, err := identityIn(n.where, content, cassandraFormat); err == nil && now.UUID != n.of.UUID {
 			return dropped(n.where)
 		}

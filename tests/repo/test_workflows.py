@@ -4,9 +4,11 @@ import importlib.util
 import io
 import re
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +44,18 @@ def test_a_run_names_a_target_or_a_script_that_is_there_and_no_text_of_strangers
             assert not checked.returncode, (file, checked.stderr)
 
 
-def test_two_builds_of_one_commit_are_equal_byte_for_byte():
+@pytest.mark.slow
+def test_two_builds_of_one_commit_are_equal_byte_for_byte(tmp_path):
+    built = []
+    for umask in (0o022, 0o077):
+        command = [sys.executable, ROOT / "tools" / "packages.py", "build", tmp_path / str(umask)]
+        subprocess.run(command, check=True, capture_output=True, umask=umask)
+        built.append({file.name: file.read_bytes() for file in (tmp_path / str(umask)).iterdir()})
+    assert len(built[0]) == 2
+    assert built[0] == built[1]
+
+
+def test_an_sdist_has_no_time_owner_or_order_of_its_own():
     def sdist(owner, at):
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz") as new:
