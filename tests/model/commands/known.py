@@ -273,6 +273,9 @@ MENDED = {
     "a backup of a restored namespace beside a batch that a killed driver had decided": (
         "restore batch!publish.before backup load lose-store lose-log restore-from"
     ),
+    "a relog of a copy that a killed rekey had made whole": (
+        "rekey finish!rekey.after_whole lose-copy-log relog-copy"
+    ),
 }
 """By name, the word that found it."""
 

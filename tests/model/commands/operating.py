@@ -172,8 +172,8 @@ def copy_log_lost(truth: Truth, world: World, _: Outcome) -> Truth:
 
 
 def copy_relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
-    copy = truth.spaces[copy_name(world)]
-    new = copy._replace(versions={}, damaged="", copy_of=truth.name)
+    copy = truth.spaces[copy_name(world)]  # a whole one's takes the query's next batch, as it would itself
+    new = copy._replace(versions={}, damaged="", copy_of=copy.copy_of and truth.name)
     return truth._replace(spaces={**truth.spaces, json.loads(outcome.json)["to"]: new})
 
 
