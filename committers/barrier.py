@@ -18,7 +18,7 @@ from tidegate.errors import ConfigError
 from tidegate.keys.groups import stride_for
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.records import CatalogEntry
-from tidegate.wal.manifest import PLACE_MAX, Component, Manifest, Step, TaskPlace
+from tidegate.wal.manifest import PLACE_MAX, Component, Manifest, Step, TableChange, TaskPlace
 from tidegate.wal.record import (
     COMPONENT,
     DECIDED_BYTES_MAX,
@@ -62,9 +62,8 @@ class NamedCall(NamedTuple):
 class Barrier(Protocol):
     """One batch to be committed: its origin, the tables it writes, and the tasks that stage it.
 
-    ``tables`` are in index order, ``schemas`` by table. ``starts`` are the tables that this version empties
-    first; ``drops`` those that it drops, none of ``tables``; ``expiring`` those whose rows come as they are
-    stored and may have an expiry. ``parallelism`` is the number of tasks, one ack each.
+    ``tables`` are those that it writes, in index order; ``drops`` those that it drops, none of ``tables``.
+    ``parallelism`` is the number of tasks, one ack each.
     """
 
     @property
@@ -72,25 +71,9 @@ class Barrier(Protocol):
     @property
     def source_offsets(self) -> str: ...
     @property
-    def tables(self) -> tuple[str, ...]: ...
-    @property
-    def schemas(self) -> dict[str, TableSchema]: ...
-    @property
-    def starts(self) -> frozenset[str]: ...
+    def tables(self) -> Mapping[str, TableChange]: ...
     @property
     def drops(self) -> frozenset[str]: ...
-    @property
-    def expiring(self) -> frozenset[str]: ...
-    @property
-    def strides(self) -> Mapping[str, int]:
-        """The strides of tables whose rows come with their key groups, if this version makes the tables."""
-        ...
-
-    @property
-    def derived(self) -> frozenset[str]:
-        """The derived tables that it keeps equal to their base (``wal/staging/derived_guard.py``)."""
-        ...
-
     @property
     def parallelism(self) -> int: ...
     @property
@@ -123,7 +106,7 @@ def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
     strides = {table: stride_of(coordinator, barrier, table) for table in barrier.tables}
     _refuse_other_strides(coordinator, barrier)
     _refuse_parted(coordinator, barrier)
-    check_derived(coordinator.folded, barrier, coordinator.options.ttl_us)
+    check_derived(coordinator.folded, barrier.tables, barrier.drops, coordinator.options.ttl_us)
     room = check_room(coordinator.folded.tables, strides)
     if room is not None and room.is_short:
         logger.warning(
@@ -136,7 +119,12 @@ def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
 
 def stride_of(coordinator: Coordinator, barrier: Barrier, table: str) -> int:
     """Return the stride of a table that the barrier writes: fixed when the table is made."""
-    return stride_here(coordinator, table, barrier.drops, barrier.strides)
+    return stride_here(coordinator, table, barrier.drops, brought_strides(barrier.tables))
+
+
+def brought_strides(tables: Mapping[str, TableChange]) -> dict[str, int]:
+    """Return the strides of the tables whose rows come with their key groups."""
+    return {name: table.stride for name, table in tables.items() if table.stride}
 
 
 def stride_here(
@@ -161,7 +149,7 @@ def stride_here(
 
 def _refuse_other_strides(coordinator: Coordinator, barrier: Barrier) -> None:
     state, wanted = coordinator.folded, coordinator.options.table_key_groups or {}
-    brought = {table: state.key_groups // stride for table, stride in barrier.strides.items()}
+    brought = {table: state.key_groups // stride for table, stride in brought_strides(barrier.tables).items()}
     for source, numbers in (("table_key_groups names", wanted), ("its rows come in", brought)):
         for table in sorted((state.tables.keys() - barrier.drops) & numbers.keys()):
             has = state.key_groups // state.tables[table].apart
@@ -204,22 +192,23 @@ def refuse_restored_strides(state: Folded, version: int, tables: Mapping[str, Ta
 
 def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> StageSpec:
     """Build the spec of this attempt's tasks. Its time is now, and later than any decision's."""
+    tables, schemas = tuple(barrier.tables), [table.schema for table in barrier.tables.values()]
     return StageSpec(
         coordinator.folded.namespace,
         attempt,
-        barrier.tables,
-        tuple(tuple(barrier.schemas[name].key_types) for name in barrier.tables),
+        tables,
+        tuple(tuple(schema.key_types) for schema in schemas),
         coordinator.options.frame_bytes,
         coordinator.options.key_bytes_max,
         value_bytes_max(coordinator),
         coordinator.folded.key_groups,
-        barrier.tables.index(quarantine.TABLE) if quarantine.TABLE in barrier.tables else None,
+        tables.index(quarantine.TABLE) if quarantine.TABLE in tables else None,
         max(coordinator.clock.now_us(), coordinator.folded.decided_at_us + 1, coordinator.begun_us + 1),
-        tuple(map(coordinator.options.ttl_us, barrier.tables)),
+        tuple(map(coordinator.options.ttl_us, tables)),
         called(barrier.origin),
-        tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
-        tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
-        tuple(stride_of(coordinator, barrier, name) for name in barrier.tables),
+        tuple(tuple(column.name for column in schema.key) for schema in schemas),
+        tuple(map(_time_columns, schemas)),
+        tuple(stride_of(coordinator, barrier, name) for name in tables),
         isinstance(barrier.origin, ImportOrigin),
         _least_store(coordinator)[1],
     )
@@ -256,23 +245,24 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
     state = coordinator.folded
     version = state.last_version + 1
     tables = {name: at for name, at in state.tables.items() if name not in barrier.drops}
-    strides = {name: stride_of(coordinator, barrier, name) for name in barrier.tables}
-    schemas = {name: barrier.schemas[name].grouped(strides[name]) for name in barrier.tables}
-    for name in barrier.tables:
+    schemas = {}
+    for name, table in barrier.tables.items():
         before = tables.get(name, TableAt("", state.first_start))
-        start = version if name in barrier.starts else before.start
-        brought = name in barrier.expiring
-        expires = True if coordinator.options.ttl_us(name) or brought else before.expires
-        stride = msgspec.UNSET if strides[name] == 1 else strides[name]
-        derived = schemas[name].derived
-        of = derived.of if derived else msgspec.UNSET
-        tables[name] = TableAt(schemas[name].schema_id, start, expires, stride, of)
+        stride = stride_of(coordinator, barrier, name)
+        schema = schemas[name] = table.schema.grouped(stride)
+        tables[name] = TableAt(
+            schema.schema_id,
+            version if table.starts else before.start,
+            True if coordinator.options.ttl_us(name) or table.expires else before.expires,
+            msgspec.UNSET if stride == 1 else stride,
+            schema.derived.of if schema.derived else msgspec.UNSET,
+        )
     return Manifest(
         state.namespace,
         attempt,
         version,
         state.key_groups,
-        barrier.tables,
+        tuple(barrier.tables),
         {schema.schema_id: schema for schema in schemas.values()},
         tables,
         {state.name: _components(barrier, acks)},
@@ -308,10 +298,10 @@ def _places(coordinator: Coordinator, barrier: Barrier, acks: Sequence[Ack]) -> 
 def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
     """List the transaction's calls with the sums of all tasks' shares."""
     held = [frozenset(frame.tables) for ack in acks for frame in ack.frames]
-    steps = []
+    steps, indices = [], {name: index for index, name in enumerate(barrier.tables)}
     for number, call in enumerate(barrier.named_calls):
         shares = [share for ack in acks for share in ack.calls if share.call == number]
-        tables = {barrier.tables.index(table) for table in call.tables}
+        tables = {indices[table] for table in call.tables}
         steps.append(
             Step(
                 call.name,

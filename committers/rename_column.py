@@ -15,9 +15,10 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
-from tidegate.sinks.rules.visible import no_schema
+from tidegate.sinks.rules.visible import schemas_by_table
 from tidegate.values.evolve import renamed
 from tidegate.wal.fold import once_key
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import LoadOrigin, TableSchema
 from tidegate.wal.staging import own_tables
 
@@ -40,10 +41,7 @@ def rename_column(coordinator: Coordinator, table: str, old: str, new: str) -> R
     recovered = open_namespace(coordinator, None, command="schema rename")
     tables, store = coordinator.folded.tables, coordinator.store
     known = store.schemas_of(sorted({at.schema_id for at in tables.values()}))
-    for name, at in tables.items():
-        if at.schema_id not in known:
-            raise no_schema(store.where, coordinator.folded.last_version, name, at.schema_id)
-    schemas = {name: known[at.schema_id] for name, at in tables.items()}
+    schemas = schemas_by_table(store.where, coordinator.folded.last_version, tables, known)
     barrier = rename_barrier(coordinator, schemas, table, old, new)
     return Renamed(recovered, None if barrier is None else commit(coordinator, barrier).version)
 
@@ -83,8 +81,7 @@ def rename_barrier(
     return StoredRowsBarrier(
         coordinator.log,
         LoadOrigin(own_token(RENAME_TOKEN, state.namespace, state.last_version, change)),
-        (table,),
-        {table: schema},
+        {table: TableChange(schema)},
         lambda: iter(()),
         coordinator.clock,
     )

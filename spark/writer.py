@@ -26,7 +26,7 @@ from tidegate.options import PIPELINED, Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.rules.visible import no_schema
+from tidegate.sinks.rules.visible import schemas_by_table
 from tidegate.spark.batch import is_connect
 from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.update import check_ttls
@@ -40,7 +40,7 @@ from tidegate.spark.session.runs import Runs
 from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.session.workers_python import check_workers_python
 from tidegate.spark.staging.apply_job import apply_on_executors
-from tidegate.spark.staging.declared import check_declared, planned
+from tidegate.spark.staging.declared import check_declared, planned, table_changes
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.links import StateLinks
 from tidegate.spark.staging.on_driver import DriverStage
@@ -56,7 +56,6 @@ from tidegate.wal.record import (
     StateReads,
     TableSchema,
 )
-from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.spec import StageSpec
 
 logger = logging.getLogger("tidegate")
@@ -273,10 +272,7 @@ class OpenWriter:
         if not all(at.schema_id in schemas for at in tables.values()) and coordinator.store.unverified():
             repair(coordinator)  # a server lost them with its last writes
             schemas |= coordinator.store.schemas_of(ids)
-        for name, at in tables.items():
-            if at.schema_id not in schemas:
-                raise no_schema(coordinator.store.where, coordinator.folded.last_version, name, at.schema_id)
-        return {name: schemas[at.schema_id] for name, at in tables.items()}
+        return schemas_by_table(coordinator.store.where, coordinator.folded.last_version, tables, schemas)
 
     def close(self) -> TidegateError | None:
         """End the background work, then close log and stores; return why versions stay in flight, or None."""
@@ -393,19 +389,16 @@ class SinkWriter:
         coordinator = writer.coordinator
         state = coordinator.folded
         made = collected.close()
-        schemas = made.schemas
         check_ttls(made.calls, options.ttl_us)
         derived = planned(self.derived, made)
-        schemas |= derived.schemas
-        if options.on_bad_record == "quarantine":
-            schemas[quarantine.TABLE] = quarantine.SCHEMA
+        quarantines = options.on_bad_record == "quarantine"
         parallelism = tasks_for(options, rows.sparkSession, state.key_groups)
         if parallelism != writer.parallelism:
             warn_of_imbalance(endpoints.namespace, parallelism, state.key_groups)
             writer.parallelism = parallelism
         barrier = SparkBarrier(
             calls=made.calls,
-            schemas=schemas,
+            tables=table_changes(made, derived, quarantines=quarantines, expiring=expiring, strides=strides),
             origin=origin,
             source_offsets=source_offsets,
             endpoints=endpoints.only(),
@@ -413,13 +406,10 @@ class SinkWriter:
             parallelism=parallelism,
             table_ats=state.tables,
             runs=writer.runs,
-            starts=made.starts | derived.starts,
             drops=made.drops,
             planned=derived,
             first_start=state.first_start,
-            expiring=expiring,
             in_flight=writer.in_flight(parallelism),
-            strides=strides,
             placement=writer.placement,
             function_deadline_s=options.function_deadline_s,
             cache=writer.cache(),

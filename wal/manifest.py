@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -75,6 +75,22 @@ class TaskPlace(msgspec.Struct, frozen=True, array_like=True):
 
     executor: PlaceName
     location: PlaceName
+
+
+class TableChange(NamedTuple):
+    """The change of a table by a version that writes it, beside those of its rows.
+
+    ``starts``: it empties the table first. ``expires``: its rows come as they are stored, and may have an
+    expiry. ``stride``: that of rows which come with their key groups, if the version makes the table; 0: the
+    options give it. ``follows``: it keeps a derived table equal to its base
+    (``wal/staging/derived_guard.py``); of any other table it says nothing.
+    """
+
+    schema: TableSchema
+    starts: bool = False
+    expires: bool = False
+    stride: int = 0
+    follows: bool = False
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ from tidegate.committers.exports.export_rows import ROWS
 from tidegate.errors import ConfigError
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.reads import values_at, windows
-from tidegate.sinks.rules.visible import no_entry, no_schema
+from tidegate.sinks.rules.visible import no_entry, schemas_by_table
 from tidegate.sinks.store import Store
 from tidegate.wal.staging.own_tables import companions
 
@@ -71,15 +71,12 @@ def export(
                 )
         names = sorted(companions(names, entry.tables))
         with _own_empty(folder):
-            schemas = store.schemas()
-            written = {}
-            for name in names:
-                at = entry.tables[name]
-                if at.schema_id not in schemas:
-                    raise no_schema(store.where, version, name, at.schema_id)
+            exported = {name: entry.tables[name] for name in names}
+            schemas, written = schemas_by_table(store.where, version, exported, store.schemas()), {}
+            for name, at in exported.items():
                 files = _write(folder, name, _live(store, held, entry, name, identity.key_groups), file_bytes)
                 rows = sum(file.rows for file in files)
-                written[name] = Table(schemas[at.schema_id], rows, tuple(files), bool(at.expires), at.stride)
+                written[name] = Table(schemas[name], rows, tuple(files), bool(at.expires), at.stride)
             manifest = Manifest(
                 identity.name,
                 identity.uuid,

@@ -26,6 +26,7 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.rules.layout import payloads
 from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Definition, Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
 from tidegate.wal.staging.derived import DerivedTable, derived_table
@@ -111,10 +112,13 @@ def import_rows(
     _refuse_other_tables(coordinator, manifest)
     key_groups = coordinator.folded.key_groups
     strides = imported_strides(coordinator.folded, manifest)
-    tables, schemas = tuple(sorted(strides)), {}
-    queues = own_tables.queues_of(tables)
-    for name in tables:
-        schemas[name] = own_tables.QUEUE_SCHEMA if name in queues else manifest.tables[name].table_schema
+    tables, queues = {}, own_tables.queues_of(strides)
+    for name, stride in sorted(strides.items()):
+        schema = own_tables.QUEUE_SCHEMA if name in queues else manifest.tables[name].table_schema
+        expires = name in manifest.tables and manifest.tables[name].expires
+        tables[name] = TableChange(
+            schema, starts=True, expires=expires, stride=stride, follows=name in derived
+        )
     buckets = buckets_for(size, key_groups, bucket_bytes)
     with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
         dealt = {}
@@ -141,14 +145,9 @@ def import_rows(
             coordinator.log,
             ImportOrigin(token),
             tables,
-            schemas,
             lambda: sorted_rows(places),
             coordinator.clock,
-            starts=frozenset(tables),
             drops=own_tables.stale_timeouts(tables, coordinator.folded.tables),
-            strides=strides,
-            derived=frozenset(derived),
-            expiring=frozenset(name for name, table in manifest.tables.items() if table.expires),
         )
         return Imported(commit(coordinator, barrier).version, new=True, recovered=recovered)
 

@@ -15,6 +15,7 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import LoadOrigin
 from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.spec import CHANGES
@@ -51,8 +52,7 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
     barrier = StoredRowsBarrier(
         coordinator.log,
         LoadOrigin(token),
-        (quarantine.TABLE,),
-        {quarantine.TABLE: quarantine.SCHEMA},
+        {quarantine.TABLE: TableChange(quarantine.SCHEMA)},
         lambda: _deletes(rows),
         coordinator.clock,
     )

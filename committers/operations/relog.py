@@ -26,14 +26,14 @@ from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.fill_groups import rows_by_group
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied
 from tidegate.errors import ConfigError, CorruptError, FencedError, TidegateError, WalGapError
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.capabilities import SupportsNamespaces
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.fit import Fit, described, fit_of
 from tidegate.sinks.rules.reads import values_at
-from tidegate.sinks.rules.visible import no_entry, no_schema
+from tidegate.sinks.rules.visible import no_entry, schemas_by_table
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up, source_offsets_of
 from tidegate.wal.fold import View, decided_for, once_key, recent_version
@@ -325,21 +325,14 @@ def _first_record(new: Coordinator, saved: Saved) -> Summary:
 
 
 def _barrier(new: Coordinator, saved: Saved, keep: Callable[[], None]) -> StoredRowsBarrier:
-    entry, known = saved.entry, saved.store.schemas()
-    for table, kept in entry.tables.items():
-        if kept.schema_id not in known:
-            raise no_schema(saved.store.where, entry.version, table, kept.schema_id)
-    tables = tuple(sorted(entry.tables))
+    entry, store = saved.entry, saved.store
+    schemas = schemas_by_table(store.where, entry.version, entry.tables, store.schemas())
     return StoredRowsBarrier(
         new.log,
         saved.origin,
-        tables,
-        {table: known[entry.tables[table].schema_id] for table in tables},
+        copied(entry.tables, schemas),
         lambda: _changes(saved, keep),
         new.clock,
-        expiring=frozenset(table for table in tables if entry.tables[table].expires),
-        strides={table: entry.tables[table].apart for table in tables},
-        derived=frozenset(tables),
         source_offsets=saved.batch.source_offsets if saved.batch else "",
     )
 

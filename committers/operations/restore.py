@@ -33,6 +33,7 @@ from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.rules.visible import no_schema, offsets_at, offsets_stand_in
 from tidegate.sinks.store import Store
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import RestoreOrigin, TableSchema
 from tidegate.wal.staging.derived_guard import bases, with_derived
 from tidegate.wal.staging.own_tables import owner_of, queues_of
@@ -130,18 +131,19 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
         kept = {name: at for name, at in now.tables.items() if name not in replaced}
         compared = msgspec.structs.replace(now, tables=kept)
         sources = {name: made if name in queues else rows for name in tables}
+
+        def change(name: str, source: CatalogEntry) -> TableChange:
+            expires = name in wanted.tables and bool(wanted.tables[name].expires)
+            schema, stride = _schema(store, schemas, name, source), source.tables[name].apart
+            return TableChange(schema, name in replaced, expires, stride, follows=True)
+
         barrier = StoredRowsBarrier(
             coordinator.log,
             RestoreOrigin(version),
-            tables,
-            {name: _schema(store, schemas, name, _source(name, wanted, now)) for name in tables},
+            {name: change(name, _source(name, wanted, now)) for name in tables},
             lambda: _rows(coordinator, held, sources, wanted, compared),
             coordinator.clock,
-            starts=replaced,
             drops=drops,
-            strides={name: _source(name, wanted, now).tables[name].apart for name in tables},
-            derived=frozenset(tables),
-            expiring=frozenset(name for name, at in wanted.tables.items() if at.expires),
             source_offsets=(plan.kept.source_offsets if plan.kept else "")
             or offsets_at(store.catalog(*offsets_stand_in(version))),
         )

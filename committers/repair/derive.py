@@ -16,6 +16,7 @@ from tidegate.sinks.records import CatalogEntry, Finding
 from tidegate.sinks.rules.reads import windows
 from tidegate.sinks.store import Store
 from tidegate.values.decode import values_of
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Definition, LoadOrigin, TableSchema
 from tidegate.wal.staging.derived import DerivedTable, Part, derived_table, in_units, scale_of
 from tidegate.wal.staging.derived_guard import bases
@@ -96,19 +97,19 @@ def build_barrier(
         (key_group(key, state.key_groups, stride), key, table.stored(key, part))
         for key, part in groups.items()
     )
-    return _barrier(coordinator, name, (name,), {name: table.schema}, lambda: _changes(rows))
+    change = TableChange(table.schema, starts=True, follows=True)
+    return _barrier(coordinator, name, {name: change}, lambda: _changes(rows))
 
 
 def drop_barrier(coordinator: Coordinator, name: str) -> StoredRowsBarrier:
     """Return the barrier of the version that drops a derived table."""
-    return _barrier(coordinator, name, (), {}, lambda: iter(()))
+    return _barrier(coordinator, name, {}, lambda: iter(()))
 
 
 def _barrier(
     coordinator: Coordinator,
     name: str,
-    tables: tuple[str, ...],
-    schemas: dict[str, TableSchema],
+    tables: Mapping[str, TableChange],
     rows: Callable[[], Iterator[Any]],
 ) -> StoredRowsBarrier:
     state = coordinator.folded
@@ -116,12 +117,9 @@ def _barrier(
         coordinator.log,
         LoadOrigin(own_token(DERIVE_TOKEN, state.namespace, state.last_version, name)),
         tables,
-        schemas,
         rows,
         coordinator.clock,
-        starts=frozenset(tables),
         drops=frozenset({name}) - {*tables},
-        derived=frozenset(tables),
     )
 
 

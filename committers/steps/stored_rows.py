@@ -11,9 +11,27 @@ import msgspec
 from tidegate.base.clock import Clock
 from tidegate.committers.barrier import NamedCall
 from tidegate.wal.log import Log
-from tidegate.wal.record import Ack, Origin, TableSchema
+from tidegate.wal.manifest import TableChange
+from tidegate.wal.record import Ack, Origin, TableAt, TableSchema
 from tidegate.wal.staging.changelog import stage_task
 from tidegate.wal.staging.spec import StageSpec
+
+
+def copied(
+    tables: Mapping[str, TableAt],
+    schemas: Mapping[str, TableSchema],
+    strides: Mapping[str, int] | None = None,
+) -> dict[str, TableChange]:
+    """Return what a version does that gets rows of these tables; ``strides``: not theirs, but these."""
+    return {
+        name: TableChange(
+            schema,
+            expires=bool(tables[name].expires),
+            stride=strides[name] if strides else tables[name].apart,
+            follows=True,
+        )
+        for name, schema in sorted(schemas.items())
+    }
 
 
 @dataclasses.dataclass
@@ -21,21 +39,15 @@ class StoredRowsBarrier:
     """A barrier whose rows exist already, in the form in which they are stored.
 
     ``rows`` begins a stream of record batches of ``CHANGES``, sorted by key group, table and key; only the
-    rows of one frame are in memory (I11). ``expiring`` are the tables whose rows may already have an expiry.
-    A row that does not fit is refused, and never quarantined.
+    rows of one frame are in memory (I11). A row that does not fit is refused, and never quarantined.
     """
 
     log: Log
     origin: Origin
-    tables: tuple[str, ...]
-    schemas: dict[str, TableSchema]
+    tables: Mapping[str, TableChange]
     rows: Callable[[], Iterator[Any]]
     clock: Clock
-    starts: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
-    expiring: frozenset[str] = frozenset()
-    strides: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    derived: frozenset[str] = frozenset()
     source_offsets: str = ""
     parallelism: int = 1
     needs_visible_base: bool = False

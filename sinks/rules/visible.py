@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.groups import EPOCH
 from tidegate.sinks.records import CatalogEntry
-from tidegate.wal.record import RestoreOrigin
+from tidegate.wal.record import RestoreOrigin, TableAt, TableSchema
 
 FROM_A_COPY = "restore the store from a copy, or start a new namespace"
 WITHOUT_OFFSETS_MAX = 20
@@ -33,6 +34,16 @@ def no_entry(where: str, version: int) -> CorruptError:
 def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
     """Build the error for a table whose schema is missing in a store that has the version."""
     return _missing(f"{where}: schema {schema_id} of table {table} at version {version} is missing")
+
+
+def schemas_by_table(
+    where: str, version: int, tables: Mapping[str, TableAt], known: Mapping[str, TableSchema]
+) -> dict[str, TableSchema]:
+    """Return the schema of each table of a version. ``known``: by id. Raises: CorruptError: one is not."""
+    for name, at in tables.items():
+        if at.schema_id not in known:
+            raise no_schema(where, version, name, at.schema_id)
+    return {name: known[at.schema_id] for name, at in tables.items()}
 
 
 def _missing(what: str) -> CorruptError:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tidegate.base.text import brief
+from tidegate.committers.barrier import NONE_BROUGHT
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.calls.collected import Made
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Aggregate, Definition, TableAt, TableSchema
+from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.derived import DERIVED_MAX, HIDDEN, DerivedTable, derived_table
 
 KINDS = ("count", "sum", "avg")
@@ -128,6 +131,30 @@ class Planned(NamedTuple):
 
 
 NOTHING_DERIVED = Planned()
+
+
+def table_changes(
+    made: Made,
+    derived: Planned = NOTHING_DERIVED,
+    *,
+    quarantines: bool,
+    expiring: Collection[str] = (),
+    strides: Mapping[str, int] = NONE_BROUGHT,
+) -> dict[str, TableChange]:
+    """Return what the version does with each table, in index order.
+
+    The quarantine, if any, is last: its rows end their key group. ``expiring`` and ``strides``: as
+    ``TableChange``.
+    """
+    schemas, starts = made.schemas | derived.schemas, made.starts | derived.starts
+    if quarantines:
+        schemas[quarantine.TABLE] = quarantine.SCHEMA
+    return {
+        name: TableChange(
+            schemas[name], name in starts, name in expiring, strides.get(name, 0), name in derived.schemas
+        )
+        for name in sorted(schemas, key=lambda name: (name == quarantine.TABLE, name))
+    }
 
 
 def planned(definitions: Mapping[str, Definition], made: Made) -> Planned:

@@ -65,6 +65,7 @@ from tidegate.spark.state.output_rows import MARK, first_groups
 from tidegate.spark.state.reduce import ReduceStep
 from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.update import UpdateWork
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import (
     Ack,
@@ -76,7 +77,6 @@ from tidegate.wal.record import (
     decode_ack,
     encode_ack,
 )
-from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.derived import DerivedTable
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
 from tidegate.wal.staging.own_tables import deleted_table, due_table, queue_table
@@ -98,7 +98,7 @@ class SparkBarrier:
     """
 
     calls: Sequence[Call]
-    schemas: dict[str, TableSchema]
+    tables: Mapping[str, TableChange]
     origin: Origin
     source_offsets: str
     endpoints: Endpoints
@@ -107,17 +107,12 @@ class SparkBarrier:
     table_ats: dict[str, TableAt]
     runs: Runs
     """The shuffles that the batch reads."""
-    starts: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
     planned: Planned = NOTHING_DERIVED
     first_start: int = 0
     """The start of a table that this batch makes: no older row of its name is state."""
-    expiring: frozenset[str] = frozenset()
-    """Tables whose rows may have an expiry already."""
     in_flight: InFlightVersions | None = ALL_VISIBLE
     """The versions in flight up to the base version; None: the tasks' parts of them cannot be read."""
-    strides: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """The strides that new tables bring."""
     placement: Placement | None = None
     function_deadline_s: float = 60.0
     cache: CachePlace | None = None
@@ -139,11 +134,6 @@ class SparkBarrier:
         return any(isinstance(call, LocalState) or (too_much and _times_out(call)) for call in self.calls)
 
     @property
-    def derived(self) -> frozenset[str]:
-        """The derived tables that the version keeps."""
-        return frozenset(self.planned.schemas)
-
-    @property
     def state_calls(self) -> dict[str, str]:
         """The call that continues each table's state, by table."""
         return {call.table: call.kind for call in self.calls if isinstance(call, CONTINUED_CALLS)}
@@ -160,11 +150,6 @@ class SparkBarrier:
             )
             for call in self.calls
         )
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """Tables in index order; the quarantine, if any, is last: its rows end their key group."""
-        return tuple(sorted(self.schemas, key=lambda name: (name == quarantine.TABLE, name)))
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage by the job, or in the driver; return one ack per task (of the job's those that
@@ -213,19 +198,19 @@ class SparkBarrier:
                 for call in self.calls
                 if isinstance(call, CACHED_STATE_CALLS)
                 for table in (call.table, due_table(call.table))
-                if table in self.schemas
+                if table in self.tables
             ),
             derived=tuple(map(self._derived, self.planned.tables)),
         )
 
     def _derived(self, table: DerivedTable) -> DerivedWork:
         base = table.definition.of
-        schema = self.schemas[base]
+        schema = self.tables[base].schema
         return DerivedWork(
             table,
-            self.tables.index(table.name),
+            self._index(table.name),
             self._start(table.name),
-            self.tables.index(base),
+            self._index(base),
             self._start(base),
             tuple(schema.key_types),
             tuple(column.name for column in schema.key),
@@ -263,8 +248,8 @@ class SparkBarrier:
         """Return the tables whose rows are combined with their state while they are staged, by call."""
         merged: dict[int, MergedTable] = {}
         for number, call in enumerate(self.calls):
-            schema = self.schemas[call.table]
-            at = self.tables.index(call.table), call.table, self._start(call.table)
+            schema = self.tables[call.table].schema
+            at = self._index(call.table), call.table, self._start(call.table)
             match call:
                 case Reduce():
                     merged[number] = ReduceStep(*at, call.reduced, tuple(schema.key_types))
@@ -275,12 +260,15 @@ class SparkBarrier:
                     merged[number] = PatchedTable(*at, columns, frozenset(call.partial))
                 case ApplyChanges():
                     deletes = deleted_table(call.table)
-                    deletes_at = self.tables.index(deletes), self._start(deletes)
+                    deletes_at = self._index(deletes), self._start(deletes)
                     types = tuple(schema.key_types)
                     merged[number] = ChangedTable(*at, *deletes_at, call.sequence, types, call.partial)
                 case _:
                     pass
         return merged
+
+    def _index(self, table: str) -> int:
+        return [*self.tables].index(table)
 
     def _start(self, table: str) -> int:
         return self.table_ats[table].start if table in self.table_ats else self.first_start
@@ -324,7 +312,7 @@ class SparkBarrier:
             return local_stage(call, local, self.endpoints, marked=self.runs.marked)
         keyed = call.rows.select(
             call.key.alias("k"),
-            functions.lit(self.tables.index(call.table)).alias("t"),
+            functions.lit(self._index(call.table)).alias("t"),
             functions.lit(number).alias("c"),
             *(column.alias(f"o{number}_{place}") for place, column in enumerate(call.order)),
             call.value.alias("v"),
@@ -345,10 +333,10 @@ class SparkBarrier:
             call=number,
             name=call.name,
             redistribute=call.redistribute,
-            schema=self.schemas[call.table],
+            schema=self.tables[call.table].schema,
             migrated=call.migrated,
             rows=TableSchema((), tuple(map(schema_column, call.rows.schema.fields))),
-            outputs={name: self.schemas[name] for name in call.outputs},
+            outputs={name: self.tables[name].schema for name in call.outputs},
             base_version=base_version,
             starts=(instances, items),
             batch=spec.batch,
@@ -364,7 +352,7 @@ class SparkBarrier:
             table=call.table,
             start=self._start(call.table),
             rows=TableSchema((), call.row_columns),
-            schemas={name: self.schemas[name] for name in (call.table, *call.outputs)},
+            schemas={name: self.tables[name].schema for name in (call.table, *call.outputs)},
             batch=spec.batch,
             deadline_s=self.function_deadline_s,
             parallelism=self.parallelism,

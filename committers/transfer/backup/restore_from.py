@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,12 +41,13 @@ from tidegate.committers.steps.decided_versions import (
     decided_versions,
     decided_versions_from,
 )
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied
 from tidegate.committers.transfer.backup.contents import Contents, Reached, reached_at
 from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError, WalUnavailableError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.sinks.rules.visible import schemas_by_table
 from tidegate.wal.fold import last_batch_within, last_followed, recent_version
 from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
 from tidegate.wal.record import (
@@ -352,19 +353,15 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
         decided, manifest = newest, None
     else:
         entry = add_queues(rows, rows, rows.entry, state.key_groups, value_bytes_max(coordinator))
-        tables = tuple(sorted(entry.tables))
+        schemas = schemas_by_table(rows.where, version, entry.tables, rows.schemas)
+        tables = copied(entry.tables, schemas)
         barrier = StoredRowsBarrier(
             coordinator.log,
             RestoreOrigin(version),
-            tables,
-            {name: rows.schemas[entry.tables[name].schema_id] for name in tables},
-            lambda: _changes(rows, tables, state.key_groups, version),
+            {name: table._replace(starts=True) for name, table in tables.items()},
+            lambda: _changes(rows, [*tables], state.key_groups, version),
             coordinator.clock,
-            starts=frozenset(tables),
             drops=frozenset(state.tables.keys() - entry.tables.keys()),
-            expiring=frozenset(name for name, at in entry.tables.items() if at.expires),
-            strides={name: at.apart for name, at in entry.tables.items()},
-            derived=frozenset(tables),
             source_offsets=contents.reached.source_offsets,
         )
         decided, manifest, *_ = until_decided(coordinator, barrier)
@@ -372,7 +369,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
     rows.entry = catalog_entry(decided, manifest or read_manifest(coordinator.log, decided))
 
 
-def _changes(rows: LogState, tables: tuple[str, ...], key_groups: int, version: int) -> Iterator[Any]:
+def _changes(rows: LogState, tables: Sequence[str], key_groups: int, version: int) -> Iterator[Any]:
     for group, (index, table) in itertools.product(range(key_groups), enumerate(tables)):
         for _, batch in rows.scan_groups_stored(table, [group], version):
             places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]

@@ -34,6 +34,7 @@ from tidegate.committers.transfer.rekey.versions import (
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.keys.groups import check_key_groups
 from tidegate.wal.fold import recent_version
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import DecidedVersion
 from tidegate.wal.staging.own_tables import QUEUE_SCHEMA, queues_of
 
@@ -240,13 +241,13 @@ def _make_whole(new: Coordinator, source: Source, version: int) -> None:
     """Make the last version of the copy, with the queues of timeouts, after which queries may open it."""
     (entry,) = new.store.catalog(version, version)
     queues, key_groups = queues_of(entry.tables), new.folded.key_groups
-    schemas, strides = dict.fromkeys(queues, QUEUE_SCHEMA), dict.fromkeys(queues, 1)
+    tables = dict.fromkeys(sorted(queues), TableChange(QUEUE_SCHEMA, stride=1, follows=True))
     buckets = min(BUCKETS_OF_COPY, key_groups) if queues else 1
 
-    def rows(tables: tuple[str, ...]) -> Iterator[TableRows]:
-        for index, queue in enumerate(tables):
+    def rows(names: tuple[str, ...]) -> Iterator[TableRows]:
+        for index, queue in enumerate(names):
             for batch in queue_rows(new.store, entry, queues[queue], key_groups, value_bytes_max(new)):
                 yield TableRows(index, batch["key"], batch["value"])
 
-    with dealt(new, source.last, schemas, strides, rows, buckets) as barrier:
+    with dealt(new, source.last, tables, rows, buckets) as barrier:
         commit(new, barrier)

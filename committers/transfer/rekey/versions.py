@@ -20,14 +20,14 @@ from tidegate.committers.exports.import_rows import strides_of
 from tidegate.committers.opening.rekeyed import COPY, Source
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.fill_groups import rows_by_group
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied
 from tidegate.committers.transfer.rekey.begin import last_batch, makes_again, state_at
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import values_at
-from tidegate.sinks.rules.visible import no_schema
+from tidegate.sinks.rules.visible import schemas_by_table
 from tidegate.sinks.store import Store
-from tidegate.wal.manifest import Manifest
+from tidegate.wal.manifest import Manifest, TableChange
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Origin, RestoreOrigin, TableSchema
 
 BUCKETS_OF_COPY = 256
@@ -43,28 +43,23 @@ def is_queue(table: str) -> bool:
 def dealt(
     new: Coordinator,
     origin: Origin,
-    schemas: Mapping[str, TableSchema],
-    strides: Mapping[str, int],
+    tables: Mapping[str, TableChange],
     rows: Callable[[tuple[str, ...]], Iterable[TableRows]],
     buckets: int,
 ) -> Iterator[StoredRowsBarrier]:
     """Give a barrier of rows in any order, which are dealt into temporary files until it is committed.
 
-    ``rows`` yields them, by the index of their table in the sorted list of ``schemas`` that it is given.
+    ``tables`` are sorted. ``rows`` yields them, by the index of their table in the list that it is given.
     """
-    tables = tuple(sorted(schemas))
     with tempfile.TemporaryDirectory(prefix="tidegate-rekey-") as beside:
-        each = [strides[table] for table in tables]
-        places = deal(rows(tables), each, new.folded.key_groups, Path(beside), buckets)
+        each = [table.stride for table in tables.values()]
+        places = deal(rows(tuple(tables)), each, new.folded.key_groups, Path(beside), buckets)
         yield StoredRowsBarrier(
             new.log,
             origin,
             tables,
-            dict(schemas),
             lambda: sorted_rows(places),
             new.clock,
-            strides={table: strides[table] for table in tables},
-            derived=frozenset(tables),
         )
 
 
@@ -86,11 +81,8 @@ def live_rows(
 
 def schemas_of(store: Store, entry: CatalogEntry) -> dict[str, TableSchema]:
     """Return the schema of each table of a version but the queues. Raises: ConfigError: one is missing."""
-    known = store.schemas()
-    for table, at in entry.tables.items():
-        if at.schema_id not in known:
-            raise no_schema(store.where, entry.version, table, at.schema_id)
-    return {table: known[at.schema_id] for table, at in entry.tables.items() if not is_queue(table)}
+    shown = {table: at for table, at in entry.tables.items() if not is_queue(table)}
+    return schemas_by_table(store.where, entry.version, shown, store.schemas())
 
 
 def copy_rows(old: Coordinator, new: Coordinator, source: Source, pin: VersionPin) -> None:
@@ -101,15 +93,15 @@ def copy_rows(old: Coordinator, new: Coordinator, source: Source, pin: VersionPi
     batch = last_batch(state_at(old.log, source.version))
     (entry,) = old.store.catalog(source.version, source.version)
     schemas, key_groups = schemas_of(old.store, entry), old.folded.key_groups
+    strides = strides_of(new.folded, key_groups, entry.tables)
+    tables = copied(entry.tables, schemas, strides)
 
     def rows(_: tuple[str, ...]) -> Iterator[TableRows]:
         for _table, some in live_rows(old.store, entry, key_groups, entry.decided_at_us, pin.keep):
             yield some
 
-    strides = strides_of(new.folded, key_groups, entry.tables)
     buckets = min(BUCKETS_OF_COPY, new.folded.key_groups)
-    with dealt(new, batch.origin if batch else source.first, schemas, strides, rows, buckets) as barrier:
-        barrier.expiring = frozenset(table for table in schemas if entry.tables[table].expires)
+    with dealt(new, batch.origin if batch else source.first, tables, rows, buckets) as barrier:
         with contextlib.suppress(WalGapError):  # it was trimmed: readers find no source offsets, then
             manifest = None if batch is None else read_manifest(old.log, batch, rows=False)
             if manifest is not None:
@@ -125,8 +117,14 @@ def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) 
     """
     _take_lineage(old, new, decided)
     manifest = read_manifest(old.log, decided)
-    tables = {name: manifest.table_schemas[name] for name in manifest.tables if not is_queue(name)}
-    schemas = {name: manifest.schemas[at.schema_id] for name, at in tables.items()}
+    written = {name: manifest.table_schemas[name] for name in manifest.tables if not is_queue(name)}
+    schemas = {name: manifest.schemas[at.schema_id] for name, at in written.items()}
+    tables = {
+        name: table._replace(starts=written[name].start == decided.version)
+        for name, table in copied(
+            written, schemas, strides_of(new.folded, manifest.key_groups, written)
+        ).items()
+    }
 
     def rows(names: tuple[str, ...]) -> Iterator[TableRows]:
         for work in plan(manifest, decided, 1):
@@ -136,13 +134,9 @@ def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) 
                         yield TableRows(names.index(run.table), run.keys, run.values)
 
     size = sum(frame.bytes for frame in manifest.frames())
-    strides = strides_of(new.folded, manifest.key_groups, tables)
-    with dealt(
-        new, decided.origin, schemas, strides, rows, buckets_for(size, new.folded.key_groups)
-    ) as barrier:
-        barrier.starts = frozenset(name for name, at in tables.items() if at.start == decided.version)
+    buckets = buckets_for(size, new.folded.key_groups)
+    with dealt(new, decided.origin, tables, rows, buckets) as barrier:
         barrier.drops = frozenset(manifest.dropped or ()) & new.folded.tables.keys()
-        barrier.expiring = frozenset(name for name, at in tables.items() if at.expires)
         barrier.source_offsets, barrier.state_calls = manifest.source_offsets, _state_calls(manifest)
         new.begun_us = max(new.begun_us, decided.decided_at_us - 1)  # no earlier, or expired rows come back
         _commit_unfinished(new, barrier)

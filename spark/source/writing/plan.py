@@ -18,7 +18,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, ConflictError, FencedError, LineageError, StoreLostError, WalGapError
 from tidegate.options import Options
-from tidegate.sinks.rules.visible import no_schema
+from tidegate.sinks.rules.visible import schemas_by_table
 from tidegate.spark.batch import BatchContext, refuse_without_past
 from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.records import Replace, Upsert, UpsertNewer
@@ -28,6 +28,7 @@ from tidegate.spark.reporting import SinkReporter
 from tidegate.spark.source.writing.checkpoint import planned_batch
 from tidegate.spark.source.writing.options import WriteOptions
 from tidegate.spark.source.writing.prepare import Prepared, newer_column
+from tidegate.spark.staging.declared import table_changes
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import sequence_column
@@ -35,7 +36,6 @@ from tidegate.spark.writer import Connections, Published, WriterSettings
 from tidegate.values.evolve import as_stored, stored_names
 from tidegate.wal.fold import replay_of
 from tidegate.wal.record import Ack, Folded, TableSchema
-from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.spec import StageSpec
 
 
@@ -197,10 +197,7 @@ def schemas_at(coordinator: Coordinator) -> dict[str, TableSchema]:
     """Return the schemas of all tables at the last version, which is visible. Raises: CorruptError."""
     state = coordinator.folded
     schemas = coordinator.store.schemas_of(sorted({at.schema_id for at in state.tables.values()}))
-    for name, at in state.tables.items():
-        if at.schema_id not in schemas:
-            raise no_schema(coordinator.store.where, state.last_version, name, at.schema_id)
-    return {name: schemas[at.schema_id] for name, at in state.tables.items()}
+    return schemas_by_table(coordinator.store.where, state.last_version, state.tables, schemas)
 
 
 def barrier_of(
@@ -223,13 +220,10 @@ def barrier_of(
     collected = CollectedCalls(batch.batch_id, known)
     collected.add_staged(_call(write, known.get(table)))
     made = collected.close()
-    schemas = made.schemas
     check_ttls(made.calls, coordinator.options.ttl_us)
-    if coordinator.options.on_bad_record == "quarantine":
-        schemas[quarantine.TABLE] = quarantine.SCHEMA
     return StagedBarrier(
         calls=made.calls,
-        schemas=schemas,
+        tables=table_changes(made, quarantines=coordinator.options.on_bad_record == "quarantine"),
         origin=batch.origin(state),
         source_offsets=batch.source_offsets,
         endpoints=write.to.endpoints.only(),
@@ -237,7 +231,6 @@ def barrier_of(
         parallelism=write.rows.parallelism,
         table_ats=state.tables,
         runs=cast("Any", None),  # no job of ours reads its shuffles
-        starts=made.starts,
         drops=made.drops,
         first_start=state.first_start,
         acks=acks,

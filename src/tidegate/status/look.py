@@ -14,7 +14,7 @@ from tidegate.errors import CorruptError, StoreUnavailableError, TidegateError, 
 from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
-from tidegate.sinks.rules.visible import no_schema
+from tidegate.sinks.rules.visible import schemas_by_table
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
 from tidegate.status.fit import misfit, passing_misfit
@@ -214,12 +214,9 @@ def _in_store(store: Store) -> InStore:
 
 
 def _tables(store: Store, identity: Identity | None, entry: CatalogEntry) -> list[dict[str, Any]]:
-    schemas = store.schemas()
-    found = []
+    schemas, found = schemas_by_table(store.where, entry.version, entry.tables, store.schemas()), []
     for name, at in sorted(entry.tables.items()):
-        schema = schemas.get(at.schema_id)
-        if schema is None:
-            raise no_schema(store.where, entry.version, name, at.schema_id)
+        schema = schemas[name]
         found.append(
             {
                 "name": name,

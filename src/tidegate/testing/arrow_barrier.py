@@ -16,6 +16,7 @@ from tidegate.base.clock import Clock
 from tidegate.committers.barrier import NamedCall
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.wal.log import Log
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Ack, BatchOrigin, Column, Origin, TableSchema
 from tidegate.wal.staging.changelog import stage_task
 from tidegate.wal.staging.spec import CHANGES, StageSpec
@@ -54,8 +55,18 @@ class ArrowBarrier:
     clock: Clock = dataclasses.field(default_factory=Clock)
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        return tuple(sorted(self.rows))
+    def tables(self) -> dict[str, TableChange]:
+        schemas = self.schemas
+        return {
+            name: TableChange(
+                schemas[name],
+                name in self.starts,
+                name in self.expiring,
+                self.strides.get(name, 0),
+                name in self.derived,
+            )
+            for name in sorted(self.rows)
+        }
 
     @property
     def schemas(self) -> dict[str, TableSchema]:

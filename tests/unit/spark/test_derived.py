@@ -152,14 +152,15 @@ class KeepingBarrier(TypedBarrier):
     def stage(self, spec, base_version):
         tables = self.driver.folded.tables
         start = {name: tables[name].start if name in tables else 0 for name in self.tables}
+        names = [*self.tables]
         works = []
         for name, table in self.made.items():
             of = table.definition.of
             schema = self.typed[of]
             key = tuple(schema.key_types), tuple(column.name for column in schema.key)
-            at = self.tables.index(name), start[name], self.tables.index(of), start[of]
+            at = names.index(name), start[name], names.index(of), start[of]
             works.append(DerivedWork(table, *at, *key, name in self.starts))
-        merged = {n: make(self.tables, start) for n, make in enumerate(self.merges.values())}
+        merged = {n: make(names, start) for n, make in enumerate(self.merges.values())}
         work = StageWork(
             None, spec, merged, base_version, ALL_VISIBLE, self.parallelism, None, (), tuple(works)
         )

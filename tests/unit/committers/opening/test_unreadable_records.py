@@ -17,6 +17,7 @@ from tidegate.errors import ConfigError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory.store import MemoryStore
+from tidegate.wal.manifest import TableChange
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import Column, LoadOrigin, TableSchema, decode_record
 
@@ -35,7 +36,9 @@ def opened(name):
 
 
 def load(driver, token):
-    rows = StoredRowsBarrier(driver.log, LoadOrigin(token), ("t",), {"t": SCHEMA}, lambda: iter(()), Clock())
+    rows = StoredRowsBarrier(
+        driver.log, LoadOrigin(token), {"t": TableChange(SCHEMA)}, lambda: iter(()), Clock()
+    )
     return commit(driver, rows).version
 
 
