@@ -39,7 +39,7 @@ from tidegate.keys.groups import key_group
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cassandra.store import CassandraStore
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.testing.store.harness import put, retire_version, runs_of
 from tidegate.wal.frame import Chunk
 
@@ -115,8 +115,8 @@ def after_many_versions(arguments: argparse.Namespace, keys: list[bytes]) -> Non
     chance = random.Random(2)
     medians = alternate_calls(
         {
-            "aged": lambda: aged.get("t", chance.choice(keys), arguments.versions),
-            "fresh": lambda: fresh.get("t", chance.choice(keys), 1),
+            "aged": lambda: aged.get(ReadAt("t", arguments.versions), chance.choice(keys)),
+            "fresh": lambda: fresh.get(ReadAt("t", 1), chance.choice(keys)),
         },
         ROUNDS,
         CALLS,

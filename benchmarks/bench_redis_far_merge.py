@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from far import relayed
 
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.sinks.redis.client import calls
 from tidegate.sinks.redis.client.settings import settings_of
 from tidegate.sinks.redis.store import RedisStore
@@ -51,7 +51,7 @@ class Beside:
     def _run(self, store: RedisStore, key: bytes, version: int) -> None:
         due = time.monotonic()
         while not self._ending.is_set():
-            store.get("t", key, version)
+            store.get(ReadAt("t", version), key)
             self.took.append(time.monotonic() - due)
             due += EVERY_S
             time.sleep(max(0.0, due - time.monotonic()))

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from tidegate.sinks.aliases import Target
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, ReadAt, Reads
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.wal.record import TableSchema
@@ -48,35 +48,17 @@ class AsyncStore(abc.ABC):
         del ids
         return await self.schemas()
 
-    async def get(
-        self,
-        table: str,
-        key: bytes,
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> bytes | None:
+    async def get(self, at: ReadAt, key: bytes) -> bytes | None:
         """Read one key's value, None when it is absent; ``get_many`` of one key."""
-        values = await self.get_many(table, [key], version, start, at_us, stride)
+        values = await self.get_many(at, [key])
         content: bytes | None = values.to_pylist()[0]
         return content
 
     @abc.abstractmethod
-    async def get_many(
-        self,
-        table: str,
-        keys: Sequence[bytes],
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> Any: ...
+    async def get_many(self, at: ReadAt, keys: Sequence[bytes]) -> Any: ...
 
     @abc.abstractmethod
-    def scan_groups(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
-    ) -> AsyncGenerator[Any, None]:
+    def scan_groups(self, at: ReadAt, groups: Sequence[int]) -> AsyncGenerator[Any, None]:
         """Yield the live rows of several key groups, as ``Store.scan_groups``, without the key groups."""
 
     @abc.abstractmethod
@@ -99,20 +81,10 @@ class AsyncSupportsReadWithPointer(AsyncStore):
     async def pointer_with_entry(self, known: int) -> Pointer: ...
 
     @abc.abstractmethod
-    async def get_with_pointer(
-        self,
-        table: str,
-        key: bytes,
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> tuple[bytes | None, Pointer]: ...
+    async def get_with_pointer(self, at: ReadAt, key: bytes) -> tuple[bytes | None, Pointer]: ...
 
     @abc.abstractmethod
-    async def get_many_with_pointer(
-        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
-    ) -> tuple[list[Any] | None, Pointer]: ...
+    async def get_many_with_pointer(self, reads: Reads) -> tuple[list[Any] | None, Pointer]: ...
 
 
 class ThreadedStore(AsyncStore):
@@ -139,21 +111,11 @@ class ThreadedStore(AsyncStore):
     async def schemas(self) -> dict[str, TableSchema]:
         return await self._in_thread(self._store.schemas)
 
-    async def get_many(
-        self,
-        table: str,
-        keys: Sequence[bytes],
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> Any:
-        return await self._in_thread(lambda: self._store.get_many(table, keys, version, start, at_us, stride))
+    async def get_many(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        return await self._in_thread(lambda: self._store.get_many(at, keys))
 
-    async def scan_groups(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
-    ) -> AsyncGenerator[Any, None]:
-        batches = self._store.scan_groups(table, groups, version, start, at_us)
+    async def scan_groups(self, at: ReadAt, groups: Sequence[int]) -> AsyncGenerator[Any, None]:
+        batches = self._store.scan_groups(at, groups)
         while (page := await self._in_thread(lambda: next(batches, None))) is not None:
             yield page[1]
 

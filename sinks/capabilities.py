@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from tidegate.sinks.records import CatalogEntry, Counts, Pointer, Stamp, TableKeys, Usage
+from tidegate.sinks.records import CatalogEntry, Counts, Pointer, ReadAt, Reads, Stamp, Usage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
@@ -31,33 +31,20 @@ class SupportsReadWithPointer(Store):
         del known
         return self.pointer()
 
-    def get_with_pointer(
-        self,
-        table: str,
-        key: bytes,
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> tuple[bytes | None, Pointer]:
-        """Do ``get``, and ``pointer_with_entry`` of ``version``, within the same call.
+    def get_with_pointer(self, at: ReadAt, key: bytes) -> tuple[bytes | None, Pointer]:
+        """Do ``get``, and ``pointer_with_entry`` of the version, within the same call.
 
-        The value counts only if the pointer still shows ``version``. Raises: as both.
+        The value counts only if the pointer still shows that version. Raises: as both.
         """
-        return self.get(table, key, version, start, at_us, stride), self.pointer()
+        return self.get(at, key), self.pointer()
 
-    def get_many_with_pointer(
-        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
-    ) -> tuple[list[Any] | None, Pointer]:
-        """Do ``get_many`` of several tables, and ``pointer_with_entry`` of ``version``, within the same call.
+    def get_many_with_pointer(self, reads: Reads) -> tuple[list[Any] | None, Pointer]:
+        """Do ``get_many`` of several tables, and ``pointer_with_entry`` of their version, within one call.
 
         It returns the values of each table, in the order of ``reads``; or None, if the version was retired.
         Raises: as both.
         """
-        values = [
-            self.get_many(table, keys, version, start, at_us, stride) for table, keys, start, stride in reads
-        ]
-        return values, self.pointer()
+        return [self.get_many(at, keys) for at, keys in reads], self.pointer()
 
 
 class SupportsNamespaces(Store):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tidegate.base.extras import pa, pc, require_arrow
 from tidegate.errors import ConfigError
-from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.records import CatalogEntry, ReadAt
 from tidegate.sinks.rules.columns import batch_from
 from tidegate.sinks.rules.reads import (
     NO_GROUP,
@@ -95,6 +95,12 @@ def _follows(old: TableAt | None, new: TableAt | None) -> bool:
     return old.start == new.start and not old.expires and not new.expires
 
 
+def _since(table: str, older: CatalogEntry, newer: CatalogEntry) -> ReadAt:
+    """Return where the rows are read that the versions after the older one wrote, up to the newer one."""
+    at = newer.read_at(table)
+    return at._replace(start=max(at.start, older.version + 1))
+
+
 def _forward(
     store: Store,
     table: str,
@@ -144,13 +150,12 @@ def changes_to(
     the store must be pinned. Raises: as ``stored_differences``.
     """
     if source is None and _follows(wanted.tables.get(table), now.tables.get(table)):
-        start = now.tables[table].start
-        pages = store.scan_groups_stored(table, groups, now.version, max(start, wanted.version + 1))
+        pages = store.scan_groups_stored(_since(table, wanted, now), groups)
         lookups = Lookups()
         for waiting in lookups.parts(pages):
             check_kept(store.where, wanted.version, store.pointer().horizon)
             keys = [key for _, rows in waiting for key in rows["key"].to_pylist()]
-            then, first = store.get_stored(table, keys, wanted.version, start, now.tables[table].apart), 0
+            then, first = store.get_stored(wanted.read_at(table), keys), 0
             lookups.found(then)
             for group, rows in waiting:
                 for batch in _back(rows["key"], rows["value"], then.slice(first, rows.num_rows)):
@@ -215,10 +220,9 @@ def _stored_live(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the rows that are live at their version, as they are stored."""
     if table in entry.tables:
-        start = entry.tables[table].start
-        for group, batch in store.scan_groups_stored(table, groups, entry.version, start):
-            keys = batch["key"].to_pylist()
-            live = values_at(store.where, table, keys, batch["value"], entry.decided_at_us).is_valid()
+        at = entry.read_at(table)
+        for group, batch in store.scan_groups_stored(at, groups):
+            live = values_at(store.where, at, batch["key"].to_pylist(), batch["value"]).is_valid()
             for rows in _non_empty(batch.filter(live)):
                 yield group, rows
 
@@ -239,16 +243,15 @@ def _written(
     None of these rows is dropped, delete markers included, while the horizon is not above the older
     version. The horizon moves before anything is dropped, so it is checked after the rows were read.
     """
-    start = newer.tables[table].start
 
     def pages() -> Iterator[tuple[int, Any]]:
         for step in windows(groups):
             check()
-            yield from store.scan_groups_stored(table, step, newer.version, max(start, older.version + 1))
+            yield from store.scan_groups_stored(_since(table, older, newer), step)
 
     lookups = Lookups()
     for waiting in lookups.parts(pages()):
-        yield from _looked_up(store, table, [rows for _, rows in waiting], start, older, newer, lookups)
+        yield from _looked_up(store, table, [rows for _, rows in waiting], older, newer, lookups)
     check_kept(store.where, older.version, store.pointer().horizon)
 
 
@@ -256,7 +259,6 @@ def _looked_up(
     store: Store,
     table: str,
     pages: list[Any],
-    start: int,
     older: CatalogEntry,
     newer: CatalogEntry,
     lookups: Lookups,
@@ -265,9 +267,8 @@ def _looked_up(
     check_kept(store.where, older.version, store.pointer().horizon)
     for rows in pa.Table.from_batches(pages).combine_chunks().to_batches():  # one, below 2 GiB
         keys = rows["key"].to_pylist()
-        now = values_at(store.where, table, keys, rows["value"], newer.decided_at_us)
-        of = older.version, start, older.decided_at_us, newer.tables[table].apart
-        then = store.get_many(table, keys, *of)
+        now = values_at(store.where, newer.read_at(table), keys, rows["value"])
+        then = store.get_many(older.read_at(table), keys)
         lookups.found(then)
         differences = pa.record_batch([rows["key"], then, now], names=DIFFERENCES)
         yield from _non_empty(differences.filter(_differ(then, now)))
@@ -286,8 +287,7 @@ def _live(
     store: Store, table: str, groups: Sequence[int], entry: CatalogEntry | None
 ) -> Iterator[tuple[int, Any]]:
     if entry is not None and table in entry.tables:
-        start = entry.tables[table].start
-        yield from store.scan_groups(table, groups, entry.version, start, entry.decided_at_us)
+        yield from store.scan_groups(entry.read_at(table), groups)
 
 
 class _Side:

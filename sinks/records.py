@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -81,13 +81,22 @@ class Pointer(msgspec.Struct, frozen=True):
         return 0 if self.visible else self.horizon
 
 
-class TableKeys(NamedTuple):
-    """Keys of one table at a version, with the table's ``start`` and ``stride`` there."""
+class ReadAt(NamedTuple):
+    """A table at a version, for reads of rows: the table's ``start`` and ``stride`` there (``TableAt``).
+
+    ``at_us`` is the time at which rows live or have expired, the version's ``decided_at_us``; None: not
+    known, so that a value which expires cannot be read, but as it is stored.
+    """
 
     table: str
-    keys: Sequence[bytes]
+    version: int
     start: int = 0
     stride: int = 1
+    at_us: int | None = None
+
+
+Reads: TypeAlias = Sequence[tuple[ReadAt, Sequence[bytes]]]
+"""Keys of several tables at one version."""
 
 
 class CatalogEntry(msgspec.Struct, frozen=True):
@@ -110,6 +119,11 @@ class CatalogEntry(msgspec.Struct, frozen=True):
     published_at_us: Count = 0
     source_offsets: str = ""
     dropped: Dropped = msgspec.UNSET
+
+    def read_at(self, table: str) -> ReadAt:
+        """Return where the rows of one of the tables are read at this version."""
+        at = self.tables[table]
+        return ReadAt(table, self.version, at.start, at.apart, self.decided_at_us)
 
     @property
     def tasks(self) -> int | None:

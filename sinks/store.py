@@ -31,6 +31,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    ReadAt,
     RowCount,
     Stamp,
     Stopped,
@@ -190,89 +191,61 @@ class Store(Attempts):
         return self.schemas()
 
     @abc.abstractmethod
-    def get_stored(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
-    ) -> Any:
+    def get_stored(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
         """Read the stored values of keys at a version, with their flags byte.
 
         The result is an Arrow binary array aligned with ``keys``, null where there is no row. A deleted or
         expired row is returned as it is stored, or as null. The newest row with
-        ``start <= its version <= version`` counts; ``start`` is the table's start at that version, ``stride``
-        its stride (``TableAt``), which selects the key groups of the keys. Raises: SnapshotExpiredError: the
-        version is below the horizon or a floor (T28). VersionRegressedError: it is above the visible version;
-        nothing half applied is shown.
+        ``start <= its version <= version`` counts; the stride selects the key groups of the keys. Raises:
+        SnapshotExpiredError: the version is below the horizon or a floor (T28). VersionRegressedError: it is
+        above the visible version; nothing half applied is shown.
         """
 
-    def get_stored_one(
-        self, table: str, key: bytes, version: int, start: int = 0, stride: int = 1
-    ) -> bytes | None:
+    def get_stored_one(self, at: ReadAt, key: bytes) -> bytes | None:
         """Read the stored value of one key, as ``get_stored``."""
-        stored: bytes | None = self.get_stored(table, [key], version, start, stride).to_pylist()[0]
+        stored: bytes | None = self.get_stored(at, [key]).to_pylist()[0]
         return stored
 
-    def get_many(
-        self,
-        table: str,
-        keys: Sequence[bytes],
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> Any:
+    def get_many(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
         """Read values of keys at a version: an Arrow binary array aligned with ``keys``, without flags byte.
 
-        A value is null if the key is absent, deleted, or expired at ``at_us``, the version's
-        ``decided_at_us``. Raises: as ``get_stored``. ValueError: a value expires and no time was given.
+        A value is null if the key is absent, deleted, or expired at ``at_us``. Raises: as ``get_stored``.
+        ValueError: a value expires and no time was given.
         """
-        return values_at(self.where, table, keys, self.get_stored(table, keys, version, start, stride), at_us)
+        return values_at(self.where, at, keys, self.get_stored(at, keys))
 
-    def get(
-        self,
-        table: str,
-        key: bytes,
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> bytes | None:
+    def get(self, at: ReadAt, key: bytes) -> bytes | None:
         """Read the value of one key, as ``get_many``."""
-        stored = self.get_stored_one(table, key, version, start, stride)
-        return value_at(self.where, table, key, stored, at_us)
+        return value_at(self.where, at, key, self.get_stored_one(at, key))
 
     @abc.abstractmethod
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+    def scan_stored(self, at: ReadAt, group: int) -> Iterator[Any]:
         """Yield the rows of one key group at a version, by key: record batches (key, value) of stored values.
 
         Nothing is held open in the store between batches. Raises: as ``get_stored``.
         """
 
-    def scan(
-        self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
-    ) -> Iterator[Any]:
+    def scan(self, at: ReadAt, group: int) -> Iterator[Any]:
         """Yield the live rows of one key group at a version, by key: record batches (key, value), none empty.
 
         Values have no flags byte. A row is live if ``get_many`` returns its value. Raises: as ``get_many``.
         """
-        for _, batch in self.scan_groups(table, (group,), version, start, at_us):
+        for _, batch in self.scan_groups(at, (group,)):
             yield batch
 
-    def scan_groups_stored(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0
-    ) -> Iterator[tuple[int, Any]]:
+    def scan_groups_stored(self, at: ReadAt, groups: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Yield the rows of several key groups, as ``scan_stored``, each batch with its key group, in order.
 
         A store whose answers take long reads several key groups at once.
         """
         for group in groups:
-            for batch in self.scan_stored(table, group, version, start):
+            for batch in self.scan_stored(at, group):
                 yield group, batch
 
-    def scan_groups(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
-    ) -> Iterator[tuple[int, Any]]:
+    def scan_groups(self, at: ReadAt, groups: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Yield the live rows of several key groups, as ``scan``, each batch with its key group, in order."""
-        for group, batch in self.scan_groups_stored(table, groups, version, start):
-            live = live_rows(batch, at_us, self.where, table)
+        for group, batch in self.scan_groups_stored(at, groups):
+            live = live_rows(batch, at, self.where)
             if live.num_rows:
                 yield group, live
 
@@ -457,8 +430,8 @@ class Store(Attempts):
         return ""
 
     @abc.abstractmethod
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
-        """Read the rows of exactly this version: an Arrow binary array of stored values.
+    def rows_of(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        """Read the rows of exactly this version, whatever its start: an Arrow binary array of stored values.
 
         It is aligned with ``keys``. Values have their flags byte; null where there is no such row. For
         checking and repair, never for reading: rows are returned if visible or not, retired or not.

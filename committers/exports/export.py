@@ -114,12 +114,13 @@ def _own_empty(folder: Path) -> Iterator[None]:
 
 def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
     """Yield the live rows of a table, as they are stored: record batches of ``ROWS``."""
+    at = entry.read_at(table)
     for step in windows(range(key_groups)):
         held.keep()
-        for group, batch in store.scan_groups_stored(table, step, entry.version, entry.tables[table].start):
+        for group, batch in store.scan_groups_stored(at, step):
             held.keep()
-            keys, at_us = batch["key"].to_pylist(), entry.decided_at_us
-            live = batch.filter(values_at(store.where, table, keys, batch["value"], at_us).is_valid())
+            values = values_at(store.where, at, batch["key"].to_pylist(), batch["value"])
+            live = batch.filter(values.is_valid())
             if live.num_rows:
                 groups = pa.repeat(pa.scalar(group, pa.int32()), live.num_rows)
                 yield pa.record_batch([groups, live["key"], live["value"]], schema=ROWS)

@@ -64,9 +64,7 @@ def _there(coordinator: Coordinator, entry: CatalogEntry, ids: list[bytes]) -> l
     found: list[bytes] = []
     for first in range(0, len(ids) if at else 0, KEYS_AT_ONCE):
         some = ids[first : first + KEYS_AT_ONCE]
-        values = coordinator.store.get_many(
-            quarantine.TABLE, some, entry.version, at.start if at else 0, entry.decided_at_us
-        )
+        values = coordinator.store.get_many(entry.read_at(quarantine.TABLE), some)
         found += [one for one, value in zip(some, values.to_pylist(), strict=True) if value is not None]
     return found
 

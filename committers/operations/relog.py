@@ -25,14 +25,13 @@ from tidegate.committers.opening.rekeyed import is_whole, source_of
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.committers.steps.decided_versions import decided_versions
-from tidegate.committers.steps.fill_groups import rows_by_group
+from tidegate.committers.steps.fill_groups import live_rows
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied
 from tidegate.errors import ConfigError, CorruptError, FencedError, TidegateError, WalGapError
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.capabilities import SupportsNamespaces
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.fit import Fit, described, fit_of
-from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.rules.visible import no_entry, schemas_by_table
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up, source_offsets_of
@@ -339,25 +338,14 @@ def _barrier(new: Coordinator, saved: Saved, keep: Callable[[], None]) -> Stored
 
 def _changes(saved: Saved, keep: Callable[[], None]) -> Iterator[Any]:
     """Yield the live rows of the saved version as record batches of ``CHANGES``."""
-    for group, index, batch in _live(saved.store, saved.entry, saved, saved.entry.decided_at_us, keep):
+    entry, key_groups = saved.entry, saved.identity.key_groups
+    for group, index, batch in live_rows(saved.store, entry, key_groups, entry.decided_at_us, keep):
         rows = batch.num_rows
         groups, tables = (
             pa.repeat(pa.scalar(group, pa.int32()), rows),
             pa.repeat(pa.scalar(index, pa.int32()), rows),
         )
         yield pa.record_batch([groups, tables, batch["key"], batch["value"]], schema=CHANGES)
-
-
-def _live(
-    store: Store, entry: CatalogEntry, saved: Saved, at_us: int, keep: Callable[[], None]
-) -> Iterator[tuple[int, int, Any]]:
-    """Yield the rows that live at a time, as they are stored, by key group and the table's index."""
-    for group, tables in rows_by_group(store, entry, range(saved.identity.key_groups), keep):
-        for index, (table, rows) in enumerate(tables.items()):
-            for batch in rows.take(group):
-                keep()
-                values = values_at(store.where, table, batch["key"].to_pylist(), batch["value"], at_us)
-                yield group, index, batch.filter(values.is_valid())
 
 
 class _Digest:
@@ -398,7 +386,7 @@ def _compared(
         raise no_entry(new.store.where, decided.version)
     at_us = max(decided.decided_at_us, saved.entry.decided_at_us)
     digests = [
-        _digests(_live(store, entry, saved, at_us, keep), len(entry.tables))
+        _digests(live_rows(store, entry, saved.identity.key_groups, at_us, keep), len(entry.tables))
         for store, entry in ((saved.store, saved.entry), (new.store, copy))
     ]
     tables, copied = sorted(saved.entry.tables), sorted(copy.tables)

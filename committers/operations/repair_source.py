@@ -109,8 +109,8 @@ class StoreSource(Source):
         """``Source.runs``."""
         assert self._held is not None
         for step in windows(sorted(groups)):
-            for table, at in sorted(entry.tables.items()):
-                for group, batch in self._store.scan_groups_stored(table, step, entry.version, at.start):
+            for table in sorted(entry.tables):
+                for group, batch in self._store.scan_groups_stored(entry.read_at(table), step):
                     self._held.keep()
                     live = batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid())
                     yield Run(group, table, live["key"], live["value"])

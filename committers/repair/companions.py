@@ -19,7 +19,7 @@ from tidegate.base.decoders import json_decoder
 from tidegate.base.names import LOCAL
 from tidegate.committers.repair.log_state import LogState
 from tidegate.keys.groups import key_group_of_each
-from tidegate.sinks.records import CatalogEntry, Finding
+from tidegate.sinks.records import CatalogEntry, Finding, ReadAt
 from tidegate.sinks.rules.reads import StoredRows, live_rows, windows
 from tidegate.sinks.store import Store
 from tidegate.values.decode import values_of
@@ -57,9 +57,9 @@ def live_dues(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the due times of a version by key group: record batches of key and value, without flags."""
     for groups in windows(range(key_groups)):
-        start = entry.tables[table].start
-        for group, batch in source.scan_groups_stored(table, groups, entry.version, start):
-            yield group, live_rows(batch, entry.decided_at_us, source.where, table)
+        at = entry.read_at(table)
+        for group, batch in source.scan_groups_stored(at, groups):
+            yield group, live_rows(batch, at, source.where)
 
 
 def queue_rows(
@@ -79,8 +79,8 @@ def queue_of_rows(batches: Iterable[Any], dues: str, at_us: int, value_bytes_max
     ``batches`` are ordered by key group: the first column is the key group, the last two are key and stored
     value. ``at_us``: the time at which they live. Raises: as ``queue_rows``.
     """
-    where = "the export"
-    rows = ((group, live_rows(batch, at_us, where, dues)) for group, batch in _by_group(batches))
+    where, at = "the export", ReadAt(dues, 0, at_us=at_us)
+    rows = ((group, live_rows(batch, at, where)) for group, batch in _by_group(batches))
     return queue_of(queued_by_group(rows, f"{where}: table {dues}"), value_bytes_max)
 
 
@@ -176,10 +176,8 @@ class _Queue:
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if self._queue not in self._entry.tables:
             return [None] * len(keys)
-        at = self._entry.tables[self._queue]
-        stored: list[bytes | None] = self._store.get_many(
-            self._queue, keys, self._entry.version, at.start, self._entry.decided_at_us
-        ).to_pylist()
+        at = self._entry.read_at(self._queue)
+        stored: list[bytes | None] = self._store.get_many(at, keys).to_pylist()
         return stored
 
 
@@ -218,10 +216,9 @@ def _live(
     store: Store, entry: CatalogEntry, table: str, schema: TableSchema, key_groups: int
 ) -> Iterator[tuple[tuple[Any, Any], bytes]]:
     """Yield the live rows of a table whose key has two columns; none if there is no such table."""
-    at, decode = entry.tables.get(table), values_of(schema).decode_key
-    if at is None:
+    decode = values_of(schema).decode_key
+    if table not in entry.tables:
         return
     for groups in windows(range(key_groups)):
-        of = table, groups, entry.version, at.start, entry.decided_at_us
-        for _, batch in store.scan_groups(*of):
+        for _, batch in store.scan_groups(entry.read_at(table), groups):
             yield from zip(map(decode, batch["key"].to_pylist()), batch["value"].to_pylist(), strict=True)

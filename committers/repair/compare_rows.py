@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tidegate.sinks.records import CatalogEntry, Finding
+from tidegate.sinks.records import CatalogEntry, Finding, ReadAt
 from tidegate.sinks.rules.layout import payload
 from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.store import Store
@@ -30,7 +30,7 @@ def compare_version(
     wrong = []
     for at in range(0, len(run.keys), KEYS_AT_ONCE):
         keys, values = run.keys.slice(at, KEYS_AT_ONCE), run.values.slice(at, KEYS_AT_ONCE)
-        found = store.rows_of(run.table, keys.to_pylist(), version, stride)
+        found = store.rows_of(ReadAt(run.table, version, stride=stride), keys.to_pylist())
         if found.equals(values):
             continue
         wrong += [
@@ -132,14 +132,14 @@ class Horizon:
 
     def differing(self, table: str, stored: Mapping[bytes, bytes]) -> list[Unlike]:
         """List the keys for which a reader gets another value than the one in ``stored``."""
-        of_table, at_us, keys = self._entry.tables[table], self._entry.decided_at_us, list(stored)
+        at, keys = self._entry.read_at(table), list(stored)
         wrong = []
-        for at in range(0, len(keys), KEYS_AT_ONCE):
-            some = keys[at : at + KEYS_AT_ONCE]
-            rows = self._store.get_stored(table, some, self._entry.version, of_table.start, of_table.apart)
-            values = values_at(self._store.where, table, some, rows, at_us).to_pylist()
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            some = keys[first : first + KEYS_AT_ONCE]
+            rows = self._store.get_stored(at, some)
+            values = values_at(self._store.where, at, some, rows).to_pylist()
             for key, row, there in zip(some, rows.to_pylist(), values, strict=True):
-                wanted = payload(stored[key], at_us)
+                wanted = payload(stored[key], at.at_us)
                 if wanted != there:
                     wrong.append(Unlike(key, stored[key], wanted, there))
                 elif wanted is not None and row != stored[key]:  # such as another expiry
@@ -150,10 +150,9 @@ class Horizon:
         """Find key groups with more or fewer keys than the log, which was read whole."""
         findings = []
         for group in groups:
-            for table, at in sorted(self._entry.tables.items()):
+            for table in sorted(self._entry.tables):
                 wanted = sum(self._seen.get((group, table), {}).values())
-                entry = self._entry
-                batches = self._store.scan(table, group, entry.version, at.start, entry.decided_at_us)
+                batches = self._store.scan(self._entry.read_at(table), group)
                 found = sum(batch.num_rows for batch in batches)
                 if wanted != found:
                     place = f"{self._store.part_of(group)}, version {self._entry.version}, key group {group}"

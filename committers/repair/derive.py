@@ -73,9 +73,8 @@ def _rows(schema: TableSchema, batches: Iterable[Any]) -> Iterator[dict[str, Any
 
 def _rows_at(store: Store, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
     """Yield the rows of a table at a version. Raises: SnapshotExpiredError."""
-    at = entry.tables[table]
     for groups in windows(range(key_groups)):
-        for _, batch in store.scan_groups(table, groups, entry.version, at.start, entry.decided_at_us):
+        for _, batch in store.scan_groups(entry.read_at(table), groups):
             yield batch
 
 

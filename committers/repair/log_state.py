@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.errors import ConfigError
-from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.records import CatalogEntry, ReadAt
 from tidegate.sinks.rules.reads import batch_of
 from tidegate.wal.frame import Run
 from tidegate.wal.log import Blobs
@@ -83,12 +83,10 @@ class LogState:
         """Remove the temporary file. Repeatable."""
         self._closing.close()
 
-    def scan_groups_stored(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield the rows of key groups by key, as ``Store.scan_groups_stored``, at the only ``version``."""
+    def scan_groups_stored(self, at: ReadAt, groups: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of key groups by key, as ``Store.scan_groups_stored``, at the only version."""
         for group in groups:
-            cursor = self._rows.execute(SCAN, (group, table))
+            cursor = self._rows.execute(SCAN, (group, at.table))
             while rows := cursor.fetchmany(PAGE_ROWS):
                 keys, values = zip(*rows, strict=True)
                 yield group, batch_of(keys, values)

@@ -13,7 +13,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import FencedError, StoreUnavailableError, WalGapError
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.sinks.rules.layout import payloads
-from tidegate.sinks.rules.reads import GroupedRows, StoredRows, windows
+from tidegate.sinks.rules.reads import GroupedRows, StoredRows, values_at, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 
@@ -76,11 +76,24 @@ def rows_by_group(
     for step in windows(groups, len(entry.tables)):
         keep()
         tables = {
-            table: GroupedRows(source.scan_groups_stored(table, step, entry.version, at.start))
-            for table, at in sorted(entry.tables.items())
+            table: GroupedRows(source.scan_groups_stored(entry.read_at(table), step))
+            for table in sorted(entry.tables)
         }
         for group in step:
             yield group, tables
+
+
+def live_rows(
+    store: Store, entry: CatalogEntry, key_groups: int, at_us: int, keep: Callable[[], None]
+) -> Iterator[tuple[int, int, Any]]:
+    """Yield the rows that live at a time, as they are stored: key group, the index of the table, batch."""
+    for group, tables in rows_by_group(store, entry, range(key_groups), keep):
+        for index, (table, rows) in enumerate(tables.items()):
+            at = entry.read_at(table)._replace(at_us=at_us)
+            for batch in rows.take(group):
+                keep()
+                values = values_at(store.where, at, batch["key"].to_pylist(), batch["value"])
+                yield group, index, batch.filter(values.is_valid())
 
 
 def _fill_group(

@@ -21,6 +21,7 @@ from tidegate.sinks.cache.compaction import newest
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions, VersionFrames
 from tidegate.sinks.cache.links import touches
 from tidegate.sinks.cache.runs import ROWS, Answers, places_of, rows_of
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Run, decode_frame
 from tidegate.wal.log import Blobs
@@ -69,8 +70,8 @@ class StateAt:
         return pc.replace_with_mask(values, missing, self._of_store(table, start, asked))
 
     def _stored(self, table: str, start: int, rows: Any, version: int) -> Any:
-        keys, stride = rows["k"].to_pylist(), self._stride(table)
-        return self.store.get_stored(table, keys, version, start, stride)
+        at = ReadAt(table, version, start, self._stride(table))
+        return self.store.get_stored(at, rows["k"].to_pylist())
 
     def _of_store(self, table: str, start: int, rows: Any) -> Any:
         """Read keys that no version in flight changed, at a version that is visible."""

@@ -34,7 +34,7 @@ from tidegate.sinks.cassandra.client.batch import (
     statement,
 )
 from tidegate.sinks.cassandra.namespace import CassandraNamespace
-from tidegate.sinks.records import CatalogEntry, Counts, Stamp, Stopped
+from tidegate.sinks.records import CatalogEntry, Counts, ReadAt, Stamp, Stopped
 from tidegate.sinks.rules.attempts import other_attempt
 from tidegate.sinks.rules.expiry import SweepPage, collectable_versions, is_hidden
 from tidegate.sinks.rules.reads import batch_of, by_group
@@ -194,33 +194,30 @@ class Rows:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def get(self, table: str, key: bytes, version: int, start: int, stride: int) -> bytes | None:
+    def get(self, at: ReadAt, key: bytes) -> bytes | None:
         """Return the stored value of a key. One request if there is a row, delete markers included."""
-        group = key_group(key, self._space.made.identity.key_groups, stride)
-        rows_of_key = (
-            self._space.rows("get", table, group, key, version, start) if len(key) <= KEY_MAX else []
-        )
+        group, rows_of_key = key_group(key, self._space.made.identity.key_groups, at.stride), []
+        if len(key) <= KEY_MAX:
+            rows_of_key = self._space.rows("get", at.table, group, key, at.version, at.start)
         if not rows_of_key:
-            self._space.check_after(version)
+            self._space.check_after(at.version)
             return None
         stored: bytes = rows_of_key[0][0]
         return stored
 
-    def look_up(
-        self, name: str, table: str, keys: Sequence[bytes], stride: int, *bounds: int
-    ) -> list[bytes | None]:
+    def look_up(self, name: str, at: ReadAt, keys: Sequence[bytes], *bounds: int) -> list[bytes | None]:
         """Return stored values, aligned with ``keys``, by a statement on several keys of a partition."""
         space, values = self._space, dict[bytes, bytes]()
         distinct = [key for key in dict.fromkeys(keys) if len(key) <= KEY_MAX]
-        asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE, stride)
+        asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE, at.stride)
         requests = (
             (
                 space.session.bind(
                     name,
-                    (space.made.space, table, group, [distinct[at] for at in some], *bounds),
+                    (space.made.space, at.table, group, [distinct[index] for index in some], *bounds),
                     space.read_at,
                 ),
-                sum(len(distinct[at]) for at in some),
+                sum(len(distinct[index]) for index in some),
             )
             for group, some in asked
         )
@@ -228,14 +225,14 @@ class Rows:
             values.update(answer)
         return [values.get(key) for key in keys]
 
-    def scan(self, table: str, group: int, version: int, start: int) -> Iterator[Any]:
+    def scan(self, at: ReadAt, group: int) -> Iterator[Any]:
         """Yield rows of a key group, page by page; each page is a separate request."""
         last, limit = None, PAGE_FIRST
         while True:
-            of = (table, group) if last is None else (table, group, last)
+            of = (at.table, group) if last is None else (at.table, group, last)
             name = "first_page" if last is None else "page"
-            page = self._space.rows(name, *of, version, start, limit)
-            self._space.check_after(version)  # rows missing in the page may have been retired
+            page = self._space.rows(name, *of, at.version, at.start, limit)
+            self._space.check_after(at.version)  # rows missing in the page may have been retired
             if page:
                 last = page[-1][0]
                 yield batch_of([key for key, _ in page], [value for _, value in page])

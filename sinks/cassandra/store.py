@@ -29,6 +29,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    ReadAt,
     RowCount,
     Stamp,
     Stopped,
@@ -181,27 +182,23 @@ class CassandraStore(SupportsNamespaces, SupportsPutEntries):
     def schemas(self) -> dict[str, TableSchema]:
         return {name: decode(self.where, schema, TableSchema) for name, schema in self._space.rows("schemas")}
 
-    def get_stored_one(
-        self, table: str, key: bytes, version: int, start: int = 0, stride: int = 1
-    ) -> bytes | None:
-        made = self._space.check_before(version)
-        value = self._rows.get(table, key, version, start, stride)
+    def get_stored_one(self, at: ReadAt, key: bytes) -> bytes | None:
+        made = self._space.check_before(at.version)
+        value = self._rows.get(at, key)
         self._space.check_same(made)
         return value
 
-    def get_stored(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
-    ) -> Any:
-        made = self._space.check_before(version)
-        values = self._rows.look_up("get_some", table, keys, stride, version, start)
+    def get_stored(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        made = self._space.check_before(at.version)
+        values = self._rows.look_up("get_some", at, keys, at.version, at.start)
         if None in values:
-            self._space.check_after(version)
+            self._space.check_after(at.version)
         self._space.check_same(made)
         return column_of(values)
 
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        made = self._space.check_before(version)
-        for batch in self._rows.scan(table, group, version, start):
+    def scan_stored(self, at: ReadAt, group: int) -> Iterator[Any]:
+        made = self._space.check_before(at.version)
+        for batch in self._rows.scan(at, group):
             self._space.check_same(made)
             yield batch
         self._space.check_same(made)
@@ -326,8 +323,8 @@ class CassandraStore(SupportsNamespaces, SupportsPutEntries):
         self.value_bytes_max, self.value_limit = (limit.value_bytes, limit.why) if limit.why else known
         return checks
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
-        return column_of(self._rows.look_up("of_version", table, keys, stride, version))
+    def rows_of(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        return column_of(self._rows.look_up("of_version", at, keys, at.version))
 
     def self_check(self) -> Iterator[Finding]:
         yield from self_check.check_catalog(self.where, self.pointer, self.catalog)

@@ -37,6 +37,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    ReadAt,
     RowCount,
     Stamp,
     Stopped,
@@ -242,31 +243,29 @@ class MemoryStore(SupportsReadWithPointer):
         with space.lock:
             return dict(space.schemas)
 
-    def get_stored(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
-    ) -> Any:
+    def get_stored(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1
         with space.lock:
-            groups = key_group_of_each(keys, key_groups, stride)
-            self._check_readable(space, version, set(groups))
+            groups = key_group_of_each(keys, key_groups, at.stride)
+            self._check_readable(space, at.version, set(groups))
             values = [
-                newest_of(space.rows[table, group].get(key, {}), version, start)
+                newest_of(space.rows[at.table, group].get(key, {}), at.version, at.start)
                 for group, key in zip(groups, keys, strict=True)
             ]
         return column_of(values)
 
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+    def scan_stored(self, at: ReadAt, group: int) -> Iterator[Any]:
         space = self._space
         with space.lock:
             # Keys that are added later belong to later versions; removed keys raise the floor.
-            keys = sorted(space.rows[table, group])
-        for at in range(0, max(len(keys), 1), SCAN_ROWS):
-            page = keys[at : at + SCAN_ROWS]
+            keys = sorted(space.rows[at.table, group])
+        for first in range(0, max(len(keys), 1), SCAN_ROWS):
+            page = keys[first : first + SCAN_ROWS]
             with space.lock:
-                self._check_readable(space, version, {group})
-                rows = space.rows[table, group]
-                newest = {key: newest_of(rows.get(key, {}), version, start) for key in page}
+                self._check_readable(space, at.version, {group})
+                rows = space.rows[at.table, group]
+                newest = {key: newest_of(rows.get(key, {}), at.version, at.start) for key in page}
             present = {key: stored for key, stored in newest.items() if stored is not None}
             if present:
                 yield batch_of(list(present), list(present.values()))
@@ -439,13 +438,13 @@ class MemoryStore(SupportsReadWithPointer):
                 for key, versions in of_group.items()
             )
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
+    def rows_of(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1
         with space.lock:
             values = [
-                space.rows.get((table, group), {}).get(key, {}).get(version)
-                for group, key in zip(key_group_of_each(keys, key_groups, stride), keys, strict=True)
+                space.rows.get((at.table, group), {}).get(key, {}).get(at.version)
+                for group, key in zip(key_group_of_each(keys, key_groups, at.stride), keys, strict=True)
             ]
         return column_of(values)
 

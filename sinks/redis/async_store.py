@@ -21,7 +21,7 @@ from tidegate.base.urls import Address, redact
 from tidegate.keys.groups import key_group
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncSupportsReadWithPointer
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, ReadAt, Reads
 from tidegate.sinks.redis.aliases import alias_call, target_in
 from tidegate.sinks.redis.client.async_calls import AsyncCalls, Listed
 from tidegate.sinks.redis.client.async_servers import View
@@ -147,71 +147,41 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     # -- rows --------------------------------------------------------------------------------------
 
-    async def get(
-        self,
-        table: str,
-        key: bytes,
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> bytes | None:
-        ((stored,),) = await self._asked([await self._read_of(table, key, version, start, stride)], version)
-        return value_at(self.where, table, key, stored, at_us)
+    async def get(self, at: ReadAt, key: bytes) -> bytes | None:
+        ((stored,),) = await self._asked([await self._read_of(at, key)], at.version)
+        return value_at(self.where, at, key, stored)
 
-    async def get_with_pointer(
-        self,
-        table: str,
-        key: bytes,
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> tuple[bytes | None, Pointer]:
-        read = await self._read_of(table, key, version, start, stride)
-        replies, pointer = await self._asked_with_pointer([read], version)
+    async def get_with_pointer(self, at: ReadAt, key: bytes) -> tuple[bytes | None, Pointer]:
+        replies, pointer = await self._asked_with_pointer([await self._read_of(at, key)], at.version)
         stored = None if replies is None else replies[0][0]
-        return value_at(self.where, table, key, stored, at_us), pointer
+        return value_at(self.where, at, key, stored), pointer
 
-    async def _read_of(self, table: str, key: bytes, version: int, start: int, stride: int) -> Call:
+    async def _read_of(self, at: ReadAt, key: bytes) -> Call:
         """Return the call that reads one key."""
         identity = self._identity or await self._made()
-        await self._check_readable(version)
-        group, head = key_group(key, identity.key_groups, stride), head_of(table, version, start)
-        return of_group(self.namespace, identity.uuid.encode(), group, "read", *head, key)
+        await self._check_readable(at.version)
+        group = key_group(key, identity.key_groups, at.stride)
+        return of_group(self.namespace, identity.uuid.encode(), group, "read", *head_of(at), key)
 
-    async def get_many(
-        self,
-        table: str,
-        keys: Sequence[bytes],
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> Any:
-        reads = [TableKeys(table, keys, start, stride)]
-        many = await self._many_reads(reads, version)
-        values = many.values(self.where, reads, await self._asked(many.calls, version), at_us)
+    async def get_many(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        many = await self._many_reads([(at, keys)])
+        values = many.values(self.where, [(at, keys)], await self._asked(many.calls, at.version))
         return values and values[0]
 
-    async def get_many_with_pointer(
-        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
-    ) -> tuple[list[Any] | None, Pointer]:
-        many = await self._many_reads(reads, version)
-        replies, pointer = await self._asked_with_pointer(many.calls, version)
-        return many.values(self.where, reads, replies, at_us), pointer
+    async def get_many_with_pointer(self, reads: Reads) -> tuple[list[Any] | None, Pointer]:
+        many = await self._many_reads(reads)
+        replies, pointer = await self._asked_with_pointer(many.calls, reads[0][0].version)
+        return many.values(self.where, reads, replies), pointer
 
-    async def _many_reads(self, reads: Sequence[TableKeys], version: int) -> ManyReads:
+    async def _many_reads(self, reads: Reads) -> ManyReads:
         identity = self._identity or await self._made()
-        await self._check_readable(version)
-        return many_reads(self.namespace, identity, reads, version)
+        await self._check_readable(reads[0][0].version)
+        return many_reads(self.namespace, identity, reads)
 
-    async def scan_groups(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
-    ) -> AsyncGenerator[Any, None]:
+    async def scan_groups(self, at: ReadAt, groups: Sequence[int]) -> AsyncGenerator[Any, None]:
         uuid = (await self._made()).uuid.encode()
-        await self._check_readable(version)
-        head, steps, replies = head_of(table, version, start), scan_steps(self.where, groups), None
+        await self._check_readable(at.version)
+        head, steps, replies = head_of(at), scan_steps(self.where, groups), None
         while (step := following(steps, replies)) is not None:
             replies = None
             if isinstance(step, list):
@@ -222,11 +192,11 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
                     for ask in step
                 ]
                 with one_call():
-                    replies = await self._asked_of_scan(calls, version)
+                    replies = await self._asked_of_scan(calls, at.version)
                 continue
             for batch in step[1].batches():
-                await self._check_readable(version)
-                live = live_rows(batch, at_us, self.where, table)
+                await self._check_readable(at.version)
+                live = live_rows(batch, at, self.where)
                 if live.num_rows:
                     yield live
 

@@ -17,7 +17,7 @@ from tidegate.base.urls import Address, redact
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.capabilities import SupportsReadWithPointer
-from tidegate.sinks.records import Identity, Pointer, TableKeys
+from tidegate.sinks.records import Identity, Pointer, ReadAt, Reads
 from tidegate.sinks.redis.client.calls import Calls
 from tidegate.sinks.redis.client.functions import FORMAT, readers
 from tidegate.sinks.redis.client.origins import Origins, listing, process_in
@@ -365,56 +365,41 @@ class RedisReads(SupportsReadWithPointer):
         self._space = space
         self.where = space.where
 
-    def get_stored_one(
-        self, table: str, key: bytes, version: int, start: int = 0, stride: int = 1
-    ) -> bytes | None:
-        call = self._call_of(table, key, version, start, stride)
-        ((stored,),) = self._read(version, self._space.asked_few, [call])
+    def get_stored_one(self, at: ReadAt, key: bytes) -> bytes | None:
+        ((stored,),) = self._read(at.version, self._space.asked_few, [self._call_of(at, key)])
         return stored  # type: ignore[no-any-return]
 
-    def get_with_pointer(
-        self,
-        table: str,
-        key: bytes,
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> tuple[bytes | None, Pointer]:
-        call = self._call_of(table, key, version, start, stride)
-        replies, pointer = self._read(version, self._space.asked_with_pointer, [call], version)
+    def get_with_pointer(self, at: ReadAt, key: bytes) -> tuple[bytes | None, Pointer]:
+        call = self._call_of(at, key)
+        replies, pointer = self._read(at.version, self._space.asked_with_pointer, [call], at.version)
         if replies is None:
             return None, pointer
         ((stored,),) = replies
         if stored is not None and stored[:1] == VALUE:  # no expiry and no sequence, as most values
             return stored[1:], pointer
-        return value_at(self.where, table, key, stored, at_us), pointer
+        return value_at(self.where, at, key, stored), pointer
 
-    def _call_of(self, table: str, key: bytes, version: int, start: int, stride: int) -> Call:
+    def _call_of(self, at: ReadAt, key: bytes) -> Call:
         """Return one call, without the grouping of many keys."""
-        group = key_group(key, self._space.made.key_groups, stride)
-        return self._space.of_group(group, "read", *head_of(table, version, start), key)
+        group = key_group(key, self._space.made.key_groups, at.stride)
+        return self._space.of_group(group, "read", *head_of(at), key)
 
-    def get_stored(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
-    ) -> Any:
-        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, stride)
-        calls = self._calls_of(groups, "read", head_of(table, version, start), keys)
-        return in_places(groups, self._read(version, self._space.asked_few, calls), len(keys))
+    def get_stored(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, at.stride)
+        calls = self._calls_of(groups, "read", head_of(at), keys)
+        return in_places(groups, self._read(at.version, self._space.asked_few, calls), len(keys))
 
-    def get_many_with_pointer(
-        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
-    ) -> tuple[list[Any] | None, Pointer]:
-        many = many_reads(self._space.namespace, self._space.made, reads, version)
+    def get_many_with_pointer(self, reads: Reads) -> tuple[list[Any] | None, Pointer]:
+        many, version = many_reads(self._space.namespace, self._space.made, reads), reads[0][0].version
         replies, pointer = self._read(version, self._space.asked_with_pointer, many.calls, version)
-        return many.values(self.where, reads, replies, at_us), pointer
+        return many.values(self.where, reads, replies), pointer
 
     def pointer_with_entry(self, known: int) -> Pointer:
         return self._space.pointer(known)
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
-        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, stride)
-        calls = self._calls_of(groups, "rows", (table.encode(), number(version)), keys)
+    def rows_of(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, at.stride)
+        calls = self._calls_of(groups, "rows", (at.table.encode(), number(at.version)), keys)
         return in_places(groups, self._space.asked(calls), len(keys))
 
     def _calls_of(
@@ -425,23 +410,21 @@ class RedisReads(SupportsReadWithPointer):
             for group, indexes in groups
         ]
 
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        for _, batch in self.scan_groups_stored(table, (group,), version, start):
+    def scan_stored(self, at: ReadAt, group: int) -> Iterator[Any]:
+        for _, batch in self.scan_groups_stored(at, (group,)):
             yield batch
 
-    def scan_groups_stored(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0
-    ) -> Iterator[tuple[int, Any]]:
-        head, steps, replies = head_of(table, version, start), scan_steps(self.where, groups), None
+    def scan_groups_stored(self, at: ReadAt, groups: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        head, steps, replies = head_of(at), scan_steps(self.where, groups), None
         began: dict[int, int] = {}
         while (step := following(steps, replies)) is not None:
             replies = None
             if isinstance(step, list):
-                replies = self._read(version, self._step, step, head, began)
+                replies = self._read(at.version, self._step, step, head, began)
                 continue
             group, rows = step
             for batch in rows.batches():
-                self._check_readable(version)
+                self._check_readable(at.version)
                 yield group, batch
 
     def _step(self, asks: list[Ask], head: tuple[bytes, ...], began: dict[int, int]) -> list[Any]:

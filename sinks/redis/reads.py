@@ -19,7 +19,7 @@ from tidegate.errors import (
     TidegateError,
     VersionRegressedError,
 )
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp, TableKeys, heartbeat_ages
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, ReadAt, Reads, Stamp, heartbeat_ages
 from tidegate.sinks.redis.client.functions import FORMAT
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
@@ -119,9 +119,9 @@ def lease_args(lease: Lease, ttl_s: float) -> tuple[bytes, ...]:
 
 
 @functools.lru_cache(maxsize=1_024)
-def head_of(table: str, version: int, start: int) -> tuple[bytes, bytes, bytes]:
+def head_of(at: ReadAt) -> tuple[bytes, bytes, bytes]:
     """Return the first arguments of every read of rows."""
-    return table.encode(), number(version), number(start)
+    return at.table.encode(), number(at.version), number(at.start)
 
 
 def in_places(groups: list[tuple[int, list[int]]], replies: list[Any], keys: int) -> Any:
@@ -139,26 +139,24 @@ class ManyReads(NamedTuple):
     calls: list[Call]
     groups: list[list[tuple[int, list[int]]]]
 
-    def values(
-        self, where: str, reads: Sequence[TableKeys], replies: list[Any] | None, at_us: int | None
-    ) -> list[Any] | None:
+    def values(self, where: str, reads: Reads, replies: list[Any] | None) -> list[Any] | None:
         """Return readers' values of each table, in the order of its keys; None for no replies."""
         if replies is None:
             return None
-        values, at = [], 0
-        for (table, keys, *_), groups in zip(reads, self.groups, strict=True):
-            stored = in_places(groups, replies[at : at + len(groups)], len(keys))
-            values.append(values_at(where, table, keys, stored, at_us))
-            at += len(groups)
+        values, first = [], 0
+        for (at, keys), groups in zip(reads, self.groups, strict=True):
+            stored = in_places(groups, replies[first : first + len(groups)], len(keys))
+            values.append(values_at(where, at, keys, stored))
+            first += len(groups)
         return values
 
 
-def many_reads(namespace: str, identity: Identity, reads: Sequence[TableKeys], version: int) -> ManyReads:
+def many_reads(namespace: str, identity: Identity, reads: Reads) -> ManyReads:
     """Return the calls for keys of several tables: one for each table and key group."""
     uuid, many = identity.uuid.encode(), ManyReads([], [])
-    for table, keys, start, stride in reads:
-        head = head_of(table, version, start)
-        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE, stride)
+    for at, keys in reads:
+        head = head_of(at)
+        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE, at.stride)
         many.groups.append(groups)
         many.calls.extend(
             of_group(namespace, uuid, group, "read", *head, *[keys[index] for index in indexes])

@@ -19,7 +19,7 @@ from tidegate.errors import (
     proven_final,
 )
 from tidegate.keys.groups import key_group_of_each
-from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.records import Identity, Pointer, ReadAt
 from tidegate.sinks.rules.columns import batch_from, column_of
 from tidegate.sinks.rules.layout import payload, payloads
 from tidegate.wal.record import UNREADABLE
@@ -68,9 +68,7 @@ class StoredRows(Protocol):
 
     where: str
 
-    def scan_groups_stored(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0
-    ) -> Iterator[tuple[int, Any]]:
+    def scan_groups_stored(self, at: ReadAt, groups: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Yield the rows of several key groups, as ``Store.scan_groups_stored``."""
 
 
@@ -199,26 +197,26 @@ def shown_bytes(content: bytes) -> str:
     return repr(content[:60]) + f"... ({len(content)} bytes)" * (len(content) > 60)
 
 
-def values_at(where: str, table: str, keys: Sequence[bytes], stored: Any, at_us: int | None) -> Any:
+def values_at(where: str, at: ReadAt, keys: Sequence[bytes], stored: Any) -> Any:
     """Return readers' values for stored ones. Raises: CorruptError: with the key of an unknown form."""
     try:
-        return payloads(stored, at_us)
+        return payloads(stored, at.at_us)
     except CorruptError:
         for key, content in zip(keys, stored.to_pylist(), strict=True):
-            value_at(where, table, key, content, at_us)
+            value_at(where, at, key, content)
         raise
 
 
-def value_at(where: str, table: str, key: bytes, stored: bytes | None, at_us: int | None) -> bytes | None:
+def value_at(where: str, at: ReadAt, key: bytes, stored: bytes | None) -> bytes | None:
     """Return a reader's value for one stored value, as ``values_at``."""
     try:
-        return payload(stored, at_us)
+        return payload(stored, at.at_us)
     except CorruptError as error:
-        raise CorruptError(f"{where}, table {table}, key {shown_bytes(key)}: {error}") from None
+        raise CorruptError(f"{where}, table {at.table}, key {shown_bytes(key)}: {error}") from None
 
 
-def live_rows(batch: Any, at_us: int | None, where: str, table: str) -> Any:
+def live_rows(batch: Any, at: ReadAt, where: str) -> Any:
     """Return the live rows of such a batch, their values without flags byte. Raises: as ``values_at``."""
-    values = values_at(where, table, batch["key"].to_pylist(), batch["value"], at_us)
+    values = values_at(where, at, batch["key"].to_pylist(), batch["value"])
     live = batch_from(batch["key"], values)
     return live.filter(values.is_valid()) if values.null_count else live

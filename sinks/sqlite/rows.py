@@ -16,7 +16,7 @@ from tidegate.base.extras import pa, pc
 from tidegate.base.names import escape
 from tidegate.errors import CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import groups_of, key_group_of_each, task_of
-from tidegate.sinks.records import Counts, Finding, Identity, Stamp, Stopped, TableKeys
+from tidegate.sinks.records import Counts, Finding, Identity, ReadAt, Stamp, Stopped
 from tidegate.sinks.rules.expiry import HEAD_BYTES, SweepPage, is_hidden
 from tidegate.sinks.rules.seals import findings, is_whole, miscounted
 from tidegate.sinks.sqlite.files import NOTES, SHARD, SHARDS_MAX, TABLE, Files, has_table, tables_in
@@ -197,34 +197,34 @@ class Shards:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def look_up(self, read: TableKeys, version: int, *, retired_too: bool = False) -> list[bytes | None]:
+    def look_up(self, at: ReadAt, keys: Sequence[bytes], *, retired_too: bool = False) -> list[bytes | None]:
         """Return the stored values of a table's keys, aligned with them; None: there is no row.
 
         Floors and rows are read in one transaction, as the retirement wrote them in one: rows found
         under a fitting floor are all that the version needs (T28). Raises: SnapshotExpiredError:
         unless ``retired_too``, if a floor is above the version.
         """
-        name = sql_name(read.table)
-        values: list[bytes | None] = [None] * len(read.keys)
+        name = sql_name(at.table)
+        values: list[bytes | None] = [None] * len(keys)
         by_shard: dict[int, list[Asked]] = {}
-        groups = key_group_of_each(read.keys, self._identity.key_groups, read.stride)
-        for asked in map(Asked, itertools.count(), groups, read.keys):
+        groups = key_group_of_each(keys, self._identity.key_groups, at.stride)
+        for asked in map(Asked, itertools.count(), groups, keys):
             by_shard.setdefault(self._shard_of(asked.group), []).append(asked)
-        for shard, keys in sorted(by_shard.items()):
+        for shard, of_shard in sorted(by_shard.items()):
             found = []
             with self._files.reading(self._name(shard)) as connection:
                 if not retired_too:
-                    self._check_floors(connection, {asked.group for asked in keys}, version)
-                for at in range(
-                    0, len(keys) if self._has_table(connection, shard, name) else 0, LOOK_UP_KEYS
+                    self._check_floors(connection, {asked.group for asked in of_shard}, at.version)
+                for first in range(
+                    0, len(of_shard) if self._has_table(connection, shard, name) else 0, LOOK_UP_KEYS
                 ):
-                    part = keys[at : at + LOOK_UP_KEYS]
+                    part = of_shard[first : first + LOOK_UP_KEYS]
                     sql = LOOK_UP.format(table=name, asked=", ".join(["(?, ?, ?)"] * len(part)))
-                    given = (*itertools.chain.from_iterable(part), read.start, version)
+                    given = (*itertools.chain.from_iterable(part), at.start, at.version)
                     found += connection.execute(sql, given).fetchall()
             for place, value in found:
                 if value is not None and type(value) is not bytes:
-                    raise self._no_bytes(shard, read.table, value)
+                    raise self._no_bytes(shard, at.table, value)
                 values[place] = value
         return values
 
@@ -234,21 +234,22 @@ class Shards:
             f" {type(stored).__name__} is stored where bytes have to be: restore the store from a copy"
         )
 
-    def page(self, table: str, group: int, first: bytes, version: int, start: int) -> Page:
+    def page(self, at: ReadAt, group: int, first: bytes) -> Page:
         """Return some rows of a key group from the key ``first`` on. Raises: as ``look_up``."""
-        shard, name = self._shard_of(group), sql_name(table)
+        shard, name = self._shard_of(group), sql_name(at.table)
         keys: list[bytes] = []
         values: list[bytes] = []
         with self._files.reading(self._name(shard)) as connection:
-            self._check_floors(connection, {group}, version)
+            self._check_floors(connection, {group}, at.version)
             if not self._has_table(connection, shard, name):
                 return Page(keys, values, None)
             held_bytes = 0
             begin = first or BEFORE_ALL
-            cursor = connection.execute(PAGE.format(table=name), (group, begin, start, version, PAGE_ROWS))
+            bounds = begin, at.start, at.version, PAGE_ROWS
+            cursor = connection.execute(PAGE.format(table=name), (group, *bounds))
             for key, _, value in cursor:
                 if type(key) is not bytes or type(value) is not bytes:
-                    raise self._no_bytes(shard, table, value if type(key) is bytes else key)
+                    raise self._no_bytes(shard, at.table, value if type(key) is bytes else key)
                 keys.append(key)
                 values.append(value)
                 held_bytes += len(key) + len(value)

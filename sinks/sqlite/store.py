@@ -33,10 +33,11 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    ReadAt,
+    Reads,
     RowCount,
     Stamp,
     Stopped,
-    TableKeys,
     Usage,
     Vacuumed,
     heartbeat_ages,
@@ -325,42 +326,35 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
             rows = meta.execute("SELECT schema_id, schema FROM schemas").fetchall()
         return {schema_id: self._decode(content, TableSchema) for schema_id, content in rows}
 
-    def get_stored(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
-    ) -> Any:
-        return column_of(self._looked_up(version, TableKeys(table, keys, start, stride))[0][0])
+    def get_stored(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        return column_of(self._looked_up([(at, keys)])[0][0])
 
-    def get_stored_one(
-        self, table: str, key: bytes, version: int, start: int = 0, stride: int = 1
-    ) -> bytes | None:
-        return self._looked_up(version, TableKeys(table, [key], start, stride))[0][0][0]
+    def get_stored_one(self, at: ReadAt, key: bytes) -> bytes | None:
+        return self._looked_up([(at, [key])])[0][0][0]
 
-    def get_with_pointer(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None, stride: int = 1
-    ) -> tuple[bytes | None, Pointer]:
-        ((value,),), pointer = self._looked_up(version, TableKeys(table, [key], start, stride))
-        return value_at(self.where, table, key, value, at_us), pointer
+    def get_with_pointer(self, at: ReadAt, key: bytes) -> tuple[bytes | None, Pointer]:
+        ((value,),), pointer = self._looked_up([(at, [key])])
+        return value_at(self.where, at, key, value), pointer
 
-    def get_many_with_pointer(
-        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
-    ) -> tuple[list[Any], Pointer]:
-        found, pointer = self._looked_up(version, *reads)
+    def get_many_with_pointer(self, reads: Reads) -> tuple[list[Any], Pointer]:
+        found, pointer = self._looked_up(reads)
         each = zip(reads, map(column_of, found), strict=True)
-        return [values_at(self.where, read.table, read.keys, stored, at_us) for read, stored in each], pointer
+        return [values_at(self.where, at, keys, stored) for (at, keys), stored in each], pointer
 
-    def _looked_up(self, version: int, *reads: TableKeys) -> tuple[list[list[bytes | None]], Pointer]:
+    def _looked_up(self, reads: Reads) -> tuple[list[list[bytes | None]], Pointer]:
         """Read the stored values of each table's keys, then the pointer."""
+        version = reads[0][0].version
         self._check_visible(version)
-        found = [self._shards.look_up(read, version) for read in reads]
+        found = [self._shards.look_up(at, keys) for at, keys in reads]
         return found, self._check_horizon(version)
 
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+    def scan_stored(self, at: ReadAt, group: int) -> Iterator[Any]:
         shards = self._shards
-        self._check_visible(version)
+        self._check_visible(at.version)
         following: bytes | None = b""
         while following is not None:
-            keys, stored, following = shards.page(table, group, following, version, start)
-            self._check_horizon(version)
+            keys, stored, following = shards.page(at, group, following)
+            self._check_horizon(at.version)
             if keys:
                 yield batch_of(keys, stored)
 
@@ -520,9 +514,9 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
         _ = self._shards
         return checks.refused_writes(self._files)
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
-        read = TableKeys(table, keys, version, stride)
-        return column_of(self._shards.look_up(read, version, retired_too=True))
+    def rows_of(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        of_version = at._replace(start=at.version)
+        return column_of(self._shards.look_up(of_version, keys, retired_too=True))
 
     def self_check(self) -> Iterator[Finding]:
         _ = self._shards

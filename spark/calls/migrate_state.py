@@ -17,6 +17,7 @@ from tidegate.errors import BadRecordError, FunctionError
 from tidegate.keys.groups import groups_of
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import shared_store
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.errors import told
@@ -77,7 +78,7 @@ def migrate_groups(work: MigrationWork, migrate: Migrate, store: Store, groups: 
     """
     with Deadline(work.deadline_s) as deadline:
         calls = UdfRunner(work.spec, {}, OutputRows(0), deadline, lambda: None)
-        scanned = store.scan_groups_stored(work.table, groups, work.version, work.start)
+        scanned = store.scan_groups_stored(ReadAt(work.table, work.version, work.start), groups)
         for _, batch in scanned:
             try:
                 yield _migrated(work, migrate, calls, batch)

@@ -27,7 +27,7 @@ from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.sinks.diff import Lookups
 from tidegate.sinks.open_store import shared_store
-from tidegate.sinks.records import Pointer, Stamp
+from tidegate.sinks.records import Pointer, ReadAt, Stamp
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.sinks.rules.visible import no_schema
@@ -94,7 +94,7 @@ class Feed:
                 yield self._batch(None, ["truncate"], version, schema)
             for chunk in chunks_of(work.apply, log):
                 for run in chunk.runs:
-                    if run.table != leased.table:
+                    if run.table != leased.at.table:
                         continue
                     for batch in self._changes(run, work):
                         yield self._batch(batch, batch.pop(CHANGE_TYPE), version, schema)
@@ -116,7 +116,7 @@ class Feed:
 
     def _columns(self, batch: Any, kinds: Any, work: FeedWork) -> Iterator[dict[str, Any]]:
         if batch.num_rows:
-            where = f"{redact(self.wal)}, table {self.leased.table}, version {work.apply.stamp.version}"
+            where = f"{redact(self.wal)}, table {self.leased.at.table}, version {work.apply.stamp.version}"
             yield {**columns_of(batch, values_of(work.schema), where), CHANGE_TYPE: kinds}
 
     def _before(self, keys: list[bytes], work: FeedWork) -> Any:
@@ -124,12 +124,11 @@ class Feed:
         leased, version = self.leased, work.apply.stamp.version - 1
         store = shared_store(leased.url, leased.namespace, leased.uuid, leased.store_options)
         entry = next(iter(store.catalog(version, version)), None) if version else None
-        if (entry is not None and leased.table not in entry.tables) or version == 0 or work.emptied:
+        if (entry is not None and leased.at.table not in entry.tables) or version == 0 or work.emptied:
             return pa.nulls(len(keys), pa.binary())
         if entry is None:
-            return store.get_many(leased.table, keys, version, 0, 0)  # raises: that version was retired
-        at = entry.tables[leased.table]
-        return store.get_many(leased.table, keys, version, at.start, entry.decided_at_us, at.apart)
+            return store.get_many(ReadAt(leased.at.table, version), keys)  # raises: that version was retired
+        return store.get_many(entry.read_at(leased.at.table), keys)
 
     def _batch(self, columns: dict[str, Any] | None, kinds: Any, version: int, schema: Any) -> Any:
         rows = len(kinds)
@@ -139,7 +138,7 @@ class Feed:
             return record_batch({**(columns or {}), CHANGE_TYPE: kinds, VERSION: versions}, schema)
         except pa.ArrowException as error:
             raise ConfigError(
-                f"table {self.leased.table} has values at version {version} that do not fit the columns of"
+                f"table {self.leased.at.table} has values at version {version} that do not fit the columns of"
                 f" this query ({error}): the table was replaced, with columns of other types; restart the"
                 " query, or start a new checkpoint, with a later startingVersion"
             ) from error
@@ -156,11 +155,12 @@ class Feed:
     def snapshot(self, leased: LeasedTable, groups: range, schema: Any) -> Iterator[Any]:
         """Yield all rows at the version of ``leased``, after a mark that voids all earlier rows. In tasks."""
         if groups.start == 0:
-            yield self._batch(None, ["truncate"], leased.version, schema)
+            yield self._batch(None, ["truncate"], leased.at.version, schema)
         store = shared_store(leased.url, leased.namespace, leased.uuid, leased.store_options)
         for batch in leased.while_leased(store, leased.stored(store, groups)):
             kinds = pa.repeat(pa.scalar("snapshot", pa.string()), batch.num_rows)
-            yield self._batch(columns_of(batch, leased.values, leased.where), kinds, leased.version, schema)
+            columns = columns_of(batch, leased.values, leased.where)
+            yield self._batch(columns, kinds, leased.at.version, schema)
 
 
 def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> None:
@@ -171,23 +171,23 @@ def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> Non
     then, known = schema.value_format, leased.schema.value_format
     if then != known and "bytes" in (then, known):
         way = "restart it, the source takes its columns at the start"
-        if version <= leased.version:
+        if version <= leased.at.version:
             way = "the table was replaced since; start a new checkpoint, with a later startingVersion"
         raise ConfigError(
-            f"table {leased.table} holds {then} values at version {version}, this query gives {known}"
+            f"table {leased.at.table} holds {then} values at version {version}, this query gives {known}"
             f" ones: {way}"
         )
     if schema.key != leased.schema.key:  # dropped, and made again
         raise ConfigError(
-            f"table {leased.table} has the key {_shown(schema.key)} at version {version}, this query gives"
+            f"table {leased.at.table} has the key {_shown(schema.key)} at version {version}, this query gives"
             f" {_shown(leased.schema.key)}: the table was dropped and made again; start a new checkpoint,"
             " with a later startingVersion"
         )
     known_columns = {column.name for column in (*leased.schema.key, *leased.schema.columns)}
     new = [column.name for column in schema.columns if column.name not in known_columns]
-    if new and version > leased.version:
+    if new and version > leased.at.version:
         raise ConfigError(
-            f"table {leased.table} has the columns {', '.join(new)} from version {version} on,"
+            f"table {leased.at.table} has the columns {', '.join(new)} from version {version} on,"
             " which this query does not know: restart it, the source takes its columns at the start"
         )
     types = {column.name: column.type for column in schema.columns}
@@ -196,9 +196,9 @@ def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> Non
         for column in leased.schema.columns
         if column.name in types and not is_wider(parse(column.type), parse(types[column.name]))
     ]
-    if wider and version > leased.version:
+    if wider and version > leased.at.version:
         raise ConfigError(
-            f"table {leased.table} has other types from version {version} on, of the columns"
+            f"table {leased.at.table} has other types from version {version} on, of the columns"
             f" {', '.join(wider)}: restart this query, the source takes its columns at the start"
         )
 
@@ -283,14 +283,14 @@ class FeedPlanner:
     def truncation(self, version: int) -> FeedWork | None:
         """Return the work that voids all rows, if this version has no such table: it was dropped."""
         leased, entry = self._feed.leased, next(iter(self._store.catalog(version, version)), None)
-        if entry is None or leased.table in entry.tables:
+        if entry is None or leased.at.table in entry.tables:
             return None
         stamp = Stamp(version, entry.decided_at_us, entry.attempt)
         none = ApplyWork(leased.uuid, entry.attempt, stamp, 0, 0, (), {})
         return FeedWork(none, leased.schema, emptied=True, emits_truncate=True)
 
     def _of_version(self, version: int, manifest: Manifest) -> Iterator[tuple[FeedWork, int]]:
-        table = self._feed.leased.table
+        table = self._feed.leased.at.table
         at, dropped = manifest.table_schemas.get(table), table in (manifest.dropped or ())
         if at is None and not dropped:
             return
@@ -323,7 +323,7 @@ class FeedPlanner:
         leased = self._feed.leased
         check_columns(leased, known, version)
         # Rows from before a change have the columns after it.
-        is_read = reads_all(leased.schema, known, same_start=at.start == leased.start)
+        is_read = reads_all(leased.schema, known, same_start=at.start == leased.at.start)
         return leased.schema if is_read else known
 
     def _manifest(self, version: int, *, probe: bool) -> Manifest:

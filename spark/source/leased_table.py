@@ -24,7 +24,7 @@ from tidegate.reader.leases import LeaseKeeper
 from tidegate.reader.redirects import Followed, checked_successor
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
-from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.records import Identity, Pointer, ReadAt
 from tidegate.sinks.rules import visible
 from tidegate.sinks.rules.leases import Lease, pin
 from tidegate.sinks.store import Store
@@ -51,14 +51,10 @@ class LeasedTable:
     namespace: str
     uuid: str
     key_groups: int
-    table: str
-    version: int
-    start: int
-    at_us: int
+    at: ReadAt
     schema: TableSchema
     lease_id: str
     lease_s: float
-    stride: int = 1
 
     @property
     def values(self) -> Values:
@@ -68,7 +64,7 @@ class LeasedTable:
     @property
     def where(self) -> str:
         """The table's name in messages."""
-        return f"{redact(self.url)}, table {self.table} at version {self.version}"
+        return f"{redact(self.url)}, table {self.at.table} at version {self.at.version}"
 
     # -- in tasks -----------------------------------------------------------------------------
 
@@ -87,9 +83,9 @@ class LeasedTable:
         clock = Clock()
         keeper = LeaseKeeper(store, clock)
         try:
-            run(pin(store, Lease(self.lease_id, self.version), self.lease_s))
-            lease = keeper.take(self.version, self.lease_s)
-            rules.check_kept(store.where, self.version, store.pointer().horizon)
+            run(pin(store, Lease(self.lease_id, self.at.version), self.lease_s))
+            lease = keeper.take(self.at.version, self.lease_s)
+            rules.check_kept(store.where, self.at.version, store.pointer().horizon)
             for batch in batches:
                 lease.check(clock)
                 yield batch
@@ -98,9 +94,8 @@ class LeasedTable:
 
     def stored(self, store: Store, groups: range) -> Iterator[Any]:
         """Yield live rows as they are stored, (key, value)."""
-        of_table = [group for group in groups if group % self.stride == 0]
-        scan = store.scan_groups(self.table, of_table, self.version, self.start, self.at_us)
-        return gathered(batch for _, batch in scan)
+        of_table = [group for group in groups if group % self.at.stride == 0]
+        return gathered(batch for _, batch in store.scan_groups(self.at, of_table))
 
 
 def gathered(batches: Iterator[Any]) -> Iterator[Any]:
@@ -209,12 +204,8 @@ def _leased(
         namespace=options.namespace,
         uuid=identity.uuid,
         key_groups=identity.key_groups,
-        table=options.table,
-        version=wanted,
-        start=view.start,
-        at_us=view.at_us,
+        at=view.at,
         schema=view.values.schema,
         lease_id=lease.lease_id,
         lease_s=options.lease_s,
-        stride=view.stride,
     )

@@ -19,6 +19,7 @@ import msgspec
 from tidegate.base.names import LOCAL
 from tidegate.errors import BadRecordError, CorruptError, FunctionError
 from tidegate.keys.groups import encode_key
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.store import Store
 from tidegate.spark.state.call_deadline import Deadline
 from tidegate.spark.state.output_rows import OutputRows, RunMark, strip_marks
@@ -172,7 +173,7 @@ class BaseState:
         work, start = self._work, self._work.starts[which]
         if not keys or start < 0:
             return [None] * len(keys)
-        got = self._store.get_many(table, keys, work.base_version, start, work.spec.at_us)
+        got = self._store.get_many(ReadAt(table, work.base_version, start, at_us=work.spec.at_us), keys)
         values: list[bytes | None] = got.to_pylist()
         return values
 

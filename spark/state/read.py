@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tidegate.sinks.cache.state_at import StateAt
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.reads import values_at
 
 ReadState = Callable[[str, int, Any], Any]
@@ -21,8 +22,9 @@ def uncached(state: StateAt, at_us: int) -> ReadState:
     """Return a read of every key past the caches; before the first version there is no state."""
 
     def read(table: str, start: int, rows: Any) -> Any:
+        at = ReadAt(table, state.base_version, start, at_us=at_us)
         stored = state.get_stored(table, start, rows)
-        return values_at(state.store.where, table, rows["k"].to_pylist(), stored, at_us)
+        return values_at(state.store.where, at, rows["k"].to_pylist(), stored)
 
     return read
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidegate.base.clock import Clock
 from tidegate.errors import IncompleteError, SnapshotExpiredError, TidegateError
 from tidegate.sinks.memory.store import MemoryStore, forget
-from tidegate.sinks.records import CatalogEntry, Identity, Vacuumed
+from tidegate.sinks.records import CatalogEntry, Identity, ReadAt, Vacuumed
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.store.harness import retire_version, stamp
@@ -275,15 +275,17 @@ class StoreMachine(RuleBasedStateMachine):
             start = self.start_of(table, version)
             if version > self.visible:
                 with pytest.raises(TidegateError):
-                    self.store.get_many(table, asked, version, start)
+                    self.store.get_many(ReadAt(table, version, start), asked)
             elif version < self.horizon:
                 with pytest.raises(SnapshotExpiredError):
-                    self.store.get_many(table, asked, version, start)
+                    self.store.get_many(ReadAt(table, version, start), asked)
                 with pytest.raises(SnapshotExpiredError):
-                    list(self.store.scan(table, 0, version, start))
+                    list(self.store.scan(ReadAt(table, version, start), 0))
             else:
                 expected = self.expected(table, version)
-                values = self.store.get_many(table, asked, version, start, at_us(version)).to_pylist()
+                values = self.store.get_many(
+                    ReadAt(table, version, start, at_us=at_us(version)), asked
+                ).to_pylist()
                 assert values == [expected.get(key) for key in asked]
 
     @invariant()
@@ -293,7 +295,7 @@ class StoreMachine(RuleBasedStateMachine):
                 rows = {}
                 for group in range(GROUPS):
                     start = self.start_of(table, version)
-                    for batch in self.store.scan(table, group, version, start, at_us(version)):
+                    for batch in self.store.scan(ReadAt(table, version, start, at_us=at_us(version)), group):
                         rows |= zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
                 assert rows == self.expected(table, version)
 

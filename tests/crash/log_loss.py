@@ -22,6 +22,7 @@ from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import TidegateError, WalGapError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier, Rows, batch
 from tidegate.wal.fold import View, decided_for, fold_all
@@ -117,7 +118,7 @@ def read(store: Store, version: int) -> dict[bytes, bytes]:
     """Read all rows of the table at a version."""
     found: dict[bytes, bytes] = {}
     for group in range(KEY_GROUPS):
-        for rows in store.scan("t", group, version):
+        for rows in store.scan(ReadAt("t", version), group):
             found.update(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
     return found
 

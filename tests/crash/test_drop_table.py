@@ -66,7 +66,7 @@ def contents(store, entry):
         table: {
             key: value
             for group in range(4)
-            for rows in store.scan(table, group, entry.version, at.start)
+            for rows in store.scan(entry.read_at(table), group)
             for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
         }
         for table, at in entry.tables.items()

@@ -80,10 +80,10 @@ class Place:
 
 def _check_version(store, entry):
     expected = expected_at(SEED, entry.version, ROWS)
-    for table, at in entry.tables.items():
+    for table in entry.tables:
         found = {}
         for group in range(KEY_GROUPS):
-            for rows in store.scan(table, group, entry.version, at.start):
+            for rows in store.scan(entry.read_at(table), group):
                 found.update(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
         assert found == expected[table], (entry.version, table)
 

@@ -24,7 +24,7 @@ from tidegate.errors import StoreUnavailableError, TidegateError, WalGapError
 from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.memory.store import forget as forget_store
-from tidegate.sinks.records import Pointer
+from tidegate.sinks.records import Pointer, ReadAt
 from tidegate.testing.arrow_barrier import Rows
 from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Blob, Trimmed
@@ -294,9 +294,9 @@ class Process:
 class _Store(FaultyStore):
     """A scan is one call: a process continues in many worlds, and an iterator in one."""
 
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+    def scan_stored(self, at: ReadAt, group: int) -> Iterator[Any]:
         call = Call("scan", writes=False, refused=StoreUnavailableError, unknown=StoreUnavailableError)
-        yield from self._port.call(call, lambda: list(self._inner.scan_stored(table, group, version, start)))
+        yield from self._port.call(call, lambda: list(self._inner.scan_stored(at, group)))
 
 
 class _Port:

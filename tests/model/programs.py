@@ -25,7 +25,7 @@ from tidegate.options.endpoints import StoreRef
 from tidegate.reader.flow import Reader
 from tidegate.reader.gate import Gate
 from tidegate.reader.leases import LeaseKeeper
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, once_key, replay_of
@@ -58,7 +58,7 @@ class Summing(ArrowBarrier):
         before = None
         if table is not None and "t" not in self.starts:
             at = self.coordinator.folded.decided_at_us
-            before = self.coordinator.store.get("t", b"all", base_version, table.start, at)
+            before = self.coordinator.store.get(ReadAt("t", base_version, table.start, at_us=at), b"all")
         if self.rows:
             total = b" ".join(filter(None, [before, self.number.encode()]))
             own, length = f"{self.number} by {self.process.name}".encode(), len(total.split())

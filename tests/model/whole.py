@@ -348,7 +348,7 @@ class Model:
 def _rows(store: Store, table: str, start: int, entry: CatalogEntry) -> object:
     """Read all rows; an error is no answer."""
     try:
-        rows = store.get_many(table, list(KEYS), entry.version, start, entry.decided_at_us).to_pylist()
+        rows = store.get_many(entry.read_at(table), list(KEYS)).to_pylist()
     except TidegateError as error:
         return error
     return {key: value for key, value in zip(KEYS, rows, strict=True) if value is not None}

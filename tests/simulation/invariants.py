@@ -15,7 +15,7 @@ from pathlib import Path
 from tidegate.base.clock import Clock
 from tidegate.committers.apply import apply
 from tidegate.sinks.memory.store import MemoryStore
-from tidegate.sinks.records import CatalogEntry, Counts, Stamp
+from tidegate.sinks.records import CatalogEntry, Counts, ReadAt, Stamp
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.sinks.store import Store
 from tidegate.wal.file.log import FileLog
@@ -200,7 +200,9 @@ class History:
         for table, start in self.starts[version].items():
             expected = self.contents[version].get(table, {})
             keys = sorted({key for rows in self.rows for key in rows.get(table, {})})
-            values = (store or self.store).get_many(table, keys, version, start, at_us).to_pylist()
+            values = (
+                (store or self.store).get_many(ReadAt(table, version, start, at_us=at_us), keys).to_pylist()
+            )
             found = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
             require("I1", found == expected, f"v{version}, {table}: {found} instead of {expected}")
 
@@ -210,7 +212,7 @@ class History:
         for table, start in self.starts[version].items():
             found: dict[bytes, bytes] = {}
             for group in range(key_groups):
-                for batch in (store or self.store).scan(table, group, version, start, at_us):
+                for batch in (store or self.store).scan(ReadAt(table, version, start, at_us=at_us), group):
                     found.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
             expected = self.contents[version].get(table, {})
             require("I1", found == expected, f"v{version}, scan of {table}: {found} instead of {expected}")

@@ -213,9 +213,9 @@ def a_follower_reads_the_pointer_after_the_log(patch):
 
 
 def rows_expire_by_the_clock(patch):
-    def get_many(store, table, keys, version, start=0, at_us=None, stride=1):
-        now_us = None if at_us is None else store._clock.now_us()
-        return payloads(store.get_stored(table, keys, version, start, stride), now_us)
+    def get_many(store, at, keys):
+        now_us = None if at.at_us is None else store._clock.now_us()
+        return payloads(store.get_stored(at, keys), now_us)
 
     patch.setattr(MemoryStore, "get_many", get_many)
 

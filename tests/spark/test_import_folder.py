@@ -14,6 +14,7 @@ from tampering.made_export import MadeTable, make_export, placed
 from tidegate.cli import app
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options
+from tidegate.sinks.records import ReadAt
 from tidegate.spark import Derived, VersionedSink
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.record import Column, TableSchema
@@ -103,7 +104,7 @@ def test_rows_keep_their_expiry_and_other_tables_stay(spark, exported, tmp_path)
     opened = tidegate.sinks.open_store.open_store(store, "copy")
     entry = opened.catalog(2, 2)[0]
     assert [name for name, at in sorted(entry.tables.items()) if at.expires] == ["legs"]
-    stored = opened.get_stored_one("legs", b"3:EWR,4:1545,", 2, entry.tables["legs"].start)
+    stored = opened.get_stored_one(ReadAt("legs", 2, entry.tables["legs"].start), b"3:EWR,4:1545,")
     opened.close()
     assert stored[:1] == b"e"
 

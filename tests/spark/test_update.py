@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 
 from tidegate.keys.groups import key_group
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import the tests
@@ -67,9 +68,9 @@ def test_functions_get_what_readers_get_and_write_what_spark_writes_t43(stream, 
     assert wide.rows("made", 2) == {}
     with contextlib.closing(open_store(wide.store, "flights")) as store:
         keys = [b"1", b"2", b"3"]
-        by_spark = store.get_many("spark", keys, 2).to_pylist()
-        assert store.get_many("again", keys, 2).to_pylist() == by_spark
-        assert store.get_many("made", keys, 1).to_pylist() == by_spark
+        by_spark = store.get_many(ReadAt("spark", 2), keys).to_pylist()
+        assert store.get_many(ReadAt("again", 2), keys).to_pylist() == by_spark
+        assert store.get_many(ReadAt("made", 1), keys).to_pylist() == by_spark
 
 
 def changes(stream):

@@ -25,6 +25,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    ReadAt,
     RowCount,
     Stamp,
     Stopped,
@@ -227,16 +228,14 @@ class FaultyStore(Store):
     def schemas(self) -> dict[str, TableSchema]:
         return self._port.call(_reads_store("schemas"), self._inner.schemas)
 
-    def get_stored(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
-    ) -> Any:
+    def get_stored(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
         def effect() -> Any:
-            return self._inner.get_stored(table, keys, version, start, stride)
+            return self._inner.get_stored(at, keys)
 
         return self._port.call(_reads_store("get_stored"), effect)
 
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        rows = self._inner.scan_stored(table, group, version, start)
+    def scan_stored(self, at: ReadAt, group: int) -> Iterator[Any]:
+        rows = self._inner.scan_stored(at, group)
         end = object()
         while (batch := self._port.call(_reads_store("scan"), lambda: next(rows, end))) is not end:
             yield batch
@@ -302,10 +301,8 @@ class FaultyStore(Store):
     def size(self) -> int:
         return self._port.call(_reads_store("size"), self._inner.size)
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
-        return self._port.call(
-            _reads_store("rows_of"), lambda: self._inner.rows_of(table, keys, version, stride)
-        )
+    def rows_of(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
+        return self._port.call(_reads_store("rows_of"), lambda: self._inner.rows_of(at, keys))
 
     def self_check(self) -> Iterator[Finding]:
         yield from self._port.call(_reads_store("self_check"), lambda: list(self._inner.self_check()))

@@ -23,6 +23,7 @@ from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import LoadOrigin
@@ -126,7 +127,7 @@ def stored_rows(
             (table, key): value
             for table, at in entry.tables.items()
             for group in range(key_groups)
-            for rows in store.scan(table, group, visible, at.start)
+            for rows in store.scan(ReadAt(table, visible, at.start), group)
             for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
         }
 

@@ -17,6 +17,7 @@ from tidegate.keys.groups import key_group
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints, parse_store
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.example import BATCHES, LINEAGE, Example, Rows, TypedBarrier
 from tidegate.wal.record import Column, LoadOrigin, TableSchema
 from tidegate.wal.staging.due_queue import TIMES, Due, Parts, place_key
@@ -111,7 +112,7 @@ class RekeyedPlace:
             (entry,) = store.catalog(visible, visible)
             every = range(identity.key_groups)
             for table, at in entry.tables.items():
-                for group, rows in store.scan_groups_stored(table, every, visible, at.start):
+                for group, rows in store.scan_groups_stored(ReadAt(table, visible, at.start), every):
                     for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
                         assert group == key_group(key, identity.key_groups, at.apart)
                         found[table, key] = value

@@ -43,6 +43,7 @@ from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.reader.table import view_of
 from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.expiry import is_hidden
 from tidegate.sinks.rules.layout import payloads
 from tidegate.spark.source.arrow_rows import columns_of
@@ -247,7 +248,7 @@ class Exports:
             assert view is not None
             for group in range(identity.key_groups):
                 start = entry.tables[table].start
-                for batch in store.scan(table, group, version, start, entry.decided_at_us):
+                for batch in store.scan(ReadAt(table, version, start, at_us=entry.decided_at_us), group):
                     list(view.rows(batch))
 
     def _read(self, name: str, content: bytes, count: int, *, expires: bool) -> bool:

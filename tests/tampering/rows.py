@@ -26,6 +26,7 @@ from tidegate.committers.operations.verify import verify
 from tidegate.errors import TidegateError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.wal.open_log import open_log
 
 NAMESPACE, KEY_GROUPS = "flights", 2
@@ -145,7 +146,9 @@ def reads(place: Place) -> list[Any]:
             for table, start in sorted(entry.starts.items()):
                 for group in range(KEY_GROUPS):
                     try:
-                        batches = store.scan(table, group, entry.version, start, entry.decided_at_us)
+                        batches = store.scan(
+                            ReadAt(table, entry.version, start, at_us=entry.decided_at_us), group
+                        )
                         rows = [row for batch in batches for row in batch.to_pylist()]
                     except TidegateError as error:
                         rows = [type(error).__name__]

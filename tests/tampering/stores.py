@@ -195,7 +195,7 @@ def _as_spark(url: str, options: dict[str, Any] | None) -> list[Any]:
             if view is None:
                 raise no_schema(store.where, 3, table, at.schema_id)
             for group in range(KEY_GROUPS):
-                for batch in store.scan(table, group, 3, at.start, entry.decided_at_us):
+                for batch in store.scan(entry.read_at(table), group):
                     columns = columns_of(batch, view.values, f"{store.where}, table {table}")
                     found.append({name: column.to_pylist() for name, column in columns.items()})
         return found

@@ -150,7 +150,7 @@ def _slices(rows: LogState, key_groups: int) -> Iterator[Rows]:
     part: Rows = {}
     taken = size = 0
     for table in sorted(rows.entry.tables):
-        for group, batch in rows.scan_groups_stored(table, range(key_groups), rows.entry.version):
+        for group, batch in rows.scan_groups_stored(rows.entry.read_at(table), range(key_groups)):
             groups = pa.repeat(pa.scalar(group, pa.int32()), batch.num_rows)
             columns = [groups, batch["key"], batch["value"]]
             part.setdefault(table, []).append(pa.record_batch(columns, schema=ROWS))
@@ -238,10 +238,10 @@ def _compare(coordinator: Coordinator, state: Folded, kept: BatchOrigin | None, 
     schemas = {at.schema_id for at in state.tables.values()}
     if _tables_at(shown) != _tables_at(state.tables) or not schemas <= known.keys():
         raise CorruptError("its tables, or their columns, are not the backup's")
-    for table, at in shown.items():
+    for table in shown:
         rows = (
             (group, *row)
-            for group, batch in store.scan_groups_stored(table, range(state.key_groups), visible, at.start)
+            for group, batch in store.scan_groups_stored(entry.read_at(table), range(state.key_groups))
             for row in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
         )
         wanted = (

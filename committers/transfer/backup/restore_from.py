@@ -46,6 +46,7 @@ from tidegate.committers.transfer.backup.contents import Contents, Reached, reac
 from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError, WalUnavailableError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.sinks.rules.visible import schemas_by_table
 from tidegate.wal.fold import last_batch_within, last_followed, recent_version
@@ -371,7 +372,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
 
 def _changes(rows: LogState, tables: Sequence[str], key_groups: int, version: int) -> Iterator[Any]:
     for group, (index, table) in itertools.product(range(key_groups), enumerate(tables)):
-        for _, batch in rows.scan_groups_stored(table, [group], version):
+        for _, batch in rows.scan_groups_stored(ReadAt(table, version), [group]):
             places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
             yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import xxhash
 
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.fill_groups import live_rows
 from tidegate.committers.transfer.rekey.begin import makes_again
-from tidegate.committers.transfer.rekey.versions import live_rows, schemas_of
+from tidegate.committers.transfer.rekey.versions import schemas_of, without_queues
 from tidegate.errors import CorruptError
 from tidegate.sinks.records import CatalogEntry
 
@@ -54,9 +55,12 @@ def _summed(
 ) -> dict[str, tuple[int, int]]:
     """Return the number of rows of each table, and the sum of their digests, which knows no order."""
     counts, sums = Counter[str](), Counter[str]()
-    for table, (_, keys, values, _) in live_rows(at.store, entry, at.folded.key_groups, at_us, keep):
-        counts[table] += len(keys)
-        for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+    shown = without_queues(entry)
+    names = sorted(shown.tables)
+    for _, index, live in live_rows(at.store, shown, at.folded.key_groups, at_us, keep):
+        table = names[index]
+        counts[table] += live.num_rows
+        for key, value in zip(live["key"].to_pylist(), live["value"].to_pylist(), strict=True):
             digest = xxhash.xxh3_128_intdigest(b"%d:%b%b" % (len(key), key, value))
             sums[table] = (sums[table] + digest) % DIGEST_SPACE
     return {table: (count, sums[table]) for table, count in counts.items() if count}

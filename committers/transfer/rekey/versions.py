@@ -19,12 +19,11 @@ from tidegate.committers.exports.dealt_rows import TableRows, buckets_for, deal,
 from tidegate.committers.exports.import_rows import strides_of
 from tidegate.committers.opening.rekeyed import COPY, Source
 from tidegate.committers.steps.append import append_adopted
-from tidegate.committers.steps.fill_groups import rows_by_group
+from tidegate.committers.steps.fill_groups import live_rows
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied
 from tidegate.committers.transfer.rekey.begin import last_batch, makes_again, state_at
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.sinks.records import CatalogEntry
-from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.rules.visible import schemas_by_table
 from tidegate.sinks.store import Store
 from tidegate.wal.manifest import Manifest, TableChange
@@ -63,20 +62,10 @@ def dealt(
         )
 
 
-def live_rows(
-    store: Store, entry: CatalogEntry, key_groups: int, at_us: int, keep: Callable[[], None]
-) -> Iterator[tuple[str, TableRows]]:
-    """Yield the rows that live at a time, as they are stored, with their tables: all but those of queues."""
+def without_queues(entry: CatalogEntry) -> CatalogEntry:
+    """Return the entry without the queues of timeouts, which the version that makes a copy whole brings."""
     shown = {table: at for table, at in entry.tables.items() if not is_queue(table)}
-    for group, tables in rows_by_group(
-        store, msgspec.structs.replace(entry, tables=shown), range(key_groups), keep
-    ):
-        for index, (table, rows) in enumerate(tables.items()):
-            for batch in rows.take(group):
-                keep()
-                values = values_at(store.where, table, batch["key"].to_pylist(), batch["value"], at_us)
-                live = batch.filter(values.is_valid())
-                yield table, TableRows(index, live["key"], live["value"])
+    return msgspec.structs.replace(entry, tables=shown)
 
 
 def schemas_of(store: Store, entry: CatalogEntry) -> dict[str, TableSchema]:
@@ -91,14 +80,14 @@ def copy_rows(old: Coordinator, new: Coordinator, source: Source, pin: VersionPi
     Durable: on return it is in the log, and visible in the primary. Raises: as ``commit``.
     """
     batch = last_batch(state_at(old.log, source.version))
-    (entry,) = old.store.catalog(source.version, source.version)
+    entry = without_queues(*old.store.catalog(source.version, source.version))
     schemas, key_groups = schemas_of(old.store, entry), old.folded.key_groups
     strides = strides_of(new.folded, key_groups, entry.tables)
     tables = copied(entry.tables, schemas, strides)
 
     def rows(_: tuple[str, ...]) -> Iterator[TableRows]:
-        for _table, some in live_rows(old.store, entry, key_groups, entry.decided_at_us, pin.keep):
-            yield some
+        for _group, index, live in live_rows(old.store, entry, key_groups, entry.decided_at_us, pin.keep):
+            yield TableRows(index, live["key"], live["value"])
 
     buckets = min(BUCKETS_OF_COPY, new.folded.key_groups)
     with dealt(new, batch.origin if batch else source.first, tables, rows, buckets) as barrier:

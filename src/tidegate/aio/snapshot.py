@@ -192,7 +192,7 @@ async def _rows_of(
     view = reader.view
     for groups in windows(view.groups_to_scan(key_group)):
         reader.check()
-        scan = reader.store.scan_groups(view.name, groups, view.version, view.start, view.at_us)
+        scan = reader.store.scan_groups(view.at, groups)
         async with contextlib.aclosing(scan) as batches:
             async for batch in batches:
                 await asyncio.sleep(0)  # other tasks run, the renewal of leases among them

@@ -25,6 +25,7 @@ from tidegate.errors import ConfigError, WalGapError
 from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.table import OfProcess, TableView
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules import visible
 from tidegate.sinks.rules.reads import values_at
 from tidegate.values.decode import Value, values_of
@@ -84,8 +85,8 @@ class Changes(OfProcess, Iterator[WrittenRow]):
         if table in manifest.tables:
             values = values_of(manifest.schemas[at.schema_id])
             where = f"log {log.log.where}, version {fact.version}"
-            of = fact.version, at.start, fact.decided_at_us, manifest.key_groups
-            self._view = TableView(where, table, *of, values, at.apart)
+            read_at = ReadAt(table, fact.version, at.start, at.apart, fact.decided_at_us)
+            self._view = TableView(where, read_at, manifest.key_groups, values)
         self._rows = self._read()
 
     @property
@@ -185,7 +186,7 @@ class Changes(OfProcess, Iterator[WrittenRow]):
 
 def _decoded(view: TableView, group: int, keys: list[bytes], stored: Any) -> Iterator[WrittenRow]:
     """Decode a run. A row that had expired by the version's decision is a delete, as for readers."""
-    contents = values_at(view.where, view.name, keys, stored, view.at_us).to_pylist()
+    contents = values_at(view.where, view.at, keys, stored).to_pylist()
     for key, content in zip(keys, contents, strict=True):
         value = None if content is None else view.decode(key, content)
         yield WrittenRow(view.decode_key(key), value, group)

@@ -18,7 +18,7 @@ from tidegate.base.text import brief
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import encode_key
 from tidegate.reader.rules import TRIES, check_key_group, check_table, expired, keys_of
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, ReadAt
 from tidegate.sinks.rules.reads import shown_bytes, windows
 from tidegate.sinks.rules.visible import FROM_A_COPY
 from tidegate.values.decode import Value, Values, described, values_of
@@ -211,13 +211,9 @@ class TableReader:
         encoded = view.encode(key)
         self.check()
         if self.optimistic:
-            content, self.pointer = yield self.store.get_with_pointer(
-                view.name, encoded, view.version, view.start, view.at_us, view.stride
-            )
+            content, self.pointer = yield self.store.get_with_pointer(view.at, encoded)
         else:
-            content = yield self.store.get(
-                view.name, encoded, view.version, view.start, view.at_us, view.stride
-            )
+            content = yield self.store.get(view.at, encoded)
         return None if content is None else view.decode(encoded, content)
 
     def get_many(self, keys: Iterable[Any]) -> Steps[dict[Any, Value]]:
@@ -237,11 +233,8 @@ class TableReader:
     def _contents(self, keys: list[bytes]) -> Steps[Any]:
         view = self.view
         if not self.optimistic or self.pointer is not None:
-            return (
-                yield self.store.get_many(view.name, keys, view.version, view.start, view.at_us, view.stride)
-            )
-        reads = [TableKeys(view.name, keys, view.start, view.stride)]
-        contents, self.pointer = yield self.store.get_many_with_pointer(reads, view.version, view.at_us)
+            return (yield self.store.get_many(view.at, keys))
+        contents, self.pointer = yield self.store.get_many_with_pointer([(view.at, keys)])
         return None if contents is None else contents[0]
 
     def schema(self) -> Steps[TableSchema]:
@@ -254,7 +247,7 @@ class TableReader:
         view = self.view
         for groups in windows(view.groups_to_scan(key_group)):
             self.check()
-            for _, batch in self.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
+            for _, batch in self.store.scan_groups(view.at, groups):
                 self.check()
                 yield from view.rows(batch)
 
@@ -309,42 +302,41 @@ class TablesReader:
         return values
 
     def _contents(self, asked: list[tuple[TableView, dict[bytes, Any]]]) -> Steps[list[Any]]:
-        first = asked[0][0]
         if not self._with_pointer:
             contents = []
             for view, some in asked:
-                at = view.version, view.start, view.at_us, view.stride
-                contents.append((yield self._store.get_many(view.name, list(some), *at)))
+                contents.append((yield self._store.get_many(view.at, list(some))))
             return contents
-        reads = [TableKeys(view.name, list(some), view.start, view.stride) for view, some in asked]
-        answer, pointer = yield self._store.get_many_with_pointer(reads, first.version, first.at_us)
+        reads = [(view.at, list(some)) for view, some in asked]
+        answer, pointer = yield self._store.get_many_with_pointer(reads)
         if self._optimistic and self.pointer is None:
             self.pointer = pointer
         elif answer is None:
-            raise expired(first.where, first.version, pointer.horizon)
+            first = asked[0][0]
+            raise expired(first.where, first.at.version, pointer.horizon)
         return [None] * len(asked) if answer is None else list(answer)
 
 
 class TableView(NamedTuple):
     """The encoding of the keys and rows of one table at one version.
 
-    ``at_us`` is the time of the version's decision: a row that has expired by then is absent at this version,
-    at every later read.
+    A row that has expired by the version's decision is absent at this version, at every later read.
     """
 
     where: str
-    name: str
-    version: int
-    start: int
-    at_us: int
+    at: ReadAt
     key_groups: int
     values: Values
-    stride: int = 1
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.at.table
 
     @property
     def groups(self) -> range:
         """The key groups that may have rows of the table."""
-        return range(0, self.key_groups, self.stride)
+        return range(0, self.key_groups, self.at.stride)
 
     def groups_to_scan(self, key_group: int | None) -> range:
         """Return ``groups``, or those of them that are this key group: one or none.
@@ -446,8 +438,7 @@ def view_of(
             f"there is no table {brief(table)} at version {entry.version} of namespace {identity.name};"
             f" the tables there are: {existing}"
         )
-    at = entry.tables[table]
-    schema_id = at.schema_id
+    schema_id = entry.tables[table].schema_id
     schema = schemas.get(schema_id)
     if schema is None:
         return None
@@ -457,8 +448,7 @@ def view_of(
         values = values_of(schema)
     except ConfigError as error:
         raise ConfigError(f"{where}, table {table}, schema {schema_id}: {error}") from None
-    of = entry.version, at.start, entry.decided_at_us, identity.key_groups
-    return TableView(where, table, *of, values, at.apart)
+    return TableView(where, entry.read_at(table), identity.key_groups, values)
 
 
 def hashable(key: Any) -> Any:

@@ -23,7 +23,7 @@ from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options.endpoints import StoreRef
 from tidegate.reader.table import TableReader, TableView, view_of
 from tidegate.sinks.diff import differences_of_groups, untouched
-from tidegate.sinks.records import CatalogEntry, Identity
+from tidegate.sinks.records import CatalogEntry, Identity, ReadAt
 from tidegate.sinks.rules.reads import check_kept, windows
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.sinks.store import Store
@@ -160,18 +160,18 @@ class _Place:
     def pointer(self) -> Any:
         return self.store.pointer()
 
-    def get_many(self, *at: Any) -> Any:
+    def get_many(self, at: ReadAt, keys: Sequence[bytes]) -> Any:
         self.check()
-        return self.store.get_many(*at)
+        return self.store.get_many(at, keys)
 
-    def scan_groups(self, *at: Any) -> Iterator[Any]:
-        return self._bounded(self.store.scan_groups(*at))
+    def scan_groups(self, at: ReadAt, groups: Sequence[int]) -> Iterator[Any]:
+        return self._bounded(self.store.scan_groups(at, groups))
 
-    def scan_groups_stored(self, *at: Any) -> Iterator[Any]:
-        return self._bounded(self.store.scan_groups_stored(*at))
+    def scan_groups_stored(self, at: ReadAt, groups: Sequence[int]) -> Iterator[Any]:
+        return self._bounded(self.store.scan_groups_stored(at, groups))
 
-    def catalog(self, *at: Any) -> list[CatalogEntry]:
-        return self.store.catalog(*at)
+    def catalog(self, oldest: int, newest: int) -> list[CatalogEntry]:
+        return self.store.catalog(oldest, newest)
 
     def _bounded(self, pages: Iterator[Any]) -> Iterator[Any]:
         for page in pages:
@@ -276,7 +276,7 @@ def _from(place: _Place, view: TableView, group: int) -> Iterator[tuple[int, int
     current, first = group, 0
     for step in windows([each for each in view.groups if each >= group]):
         place.check()
-        for read, batch in place.scan_groups(view.name, step, view.version, view.start, view.at_us):
+        for read, batch in place.scan_groups(view.at, step):
             current, first = (current, first) if read == current else (read, 0)
             yield read, first, batch
             first += batch.num_rows

@@ -17,7 +17,7 @@ from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import SnapshotExpiredError
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.records import CatalogEntry, ReadAt
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.log import Log
@@ -129,21 +129,21 @@ def _check_version(store: Store, entry: CatalogEntry) -> None:
     require("I1", set(entry.tables) == set(expected), entry)
     identity = store.identity()
     groups = identity.key_groups if identity else 0
-    for table, at in entry.tables.items():
+    for table in entry.tables:
         found: dict[bytes, bytes] = {}
         for group in range(groups):
-            for rows in store.scan(table, group, entry.version, at.start):
+            for rows in store.scan(entry.read_at(table), group):
                 found.update(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
         require("I1", found == expected[table], f"version {entry.version}, table {table}: {found}")
         keys = sorted(expected[table])
-        got = store.get_many(table, keys, entry.version, at.start).to_pylist()
+        got = store.get_many(entry.read_at(table), keys).to_pylist()
         require("I1", got == [expected[table][key] for key in keys], f"get_many at version {entry.version}")
 
 
 def _check_expired(store: Store, horizon: int) -> None:
     if horizon > 1:
         try:
-            got = store.get_many(MARKER, [b"m0"], horizon - 1).to_pylist()
+            got = store.get_many(ReadAt(MARKER, horizon - 1), [b"m0"]).to_pylist()
         except SnapshotExpiredError:
             return
         raise SweepError(f"I8: version {horizon - 1} was answered below the horizon {horizon}: {got}")

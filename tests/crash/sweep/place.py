@@ -125,10 +125,10 @@ class Place:
 def _check_version(store: Store, entry: CatalogEntry) -> None:
     expected = expected_at(SEED, entry.version, ROWS)
     assert set(entry.tables) == set(expected)
-    for table, at in entry.tables.items():
+    for table in entry.tables:
         found: dict[bytes, bytes] = {}
         for group in range(KEY_GROUPS):
-            for batch in store.scan(table, group, entry.version, at.start):
+            for batch in store.scan(entry.read_at(table), group):
                 found.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
         assert found == expected[table], (entry.version, table)
         if table == MARKER:

@@ -179,9 +179,7 @@ def queued(world: World) -> str:
         stored = {
             table: {
                 key: value
-                for _, rows in store.scan_groups_stored(
-                    table, range(found.key_groups), entry.version, entry.tables[table].start
-                )
+                for _, rows in store.scan_groups_stored(entry.read_at(table), range(found.key_groups))
                 for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
                 if value[:1] not in DELETES
             }

@@ -21,6 +21,7 @@ from tidegate.keys.groups import encode_key, groups_of, key_group
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import BatchContext, warn_of_missing_batches
 from tidegate.spark.calls.update import timeout_schemas
@@ -78,7 +79,9 @@ class StateBarrier(TypedBarrier):
             keys = rows["k"].to_pylist()
             if not base_version or table not in tables:
                 return pa.nulls(len(rows), pa.binary())
-            return store.get_many(table, keys, base_version, start, spec.at_us, spec.stride(table))
+            return store.get_many(
+                ReadAt(table, base_version, start, stride=spec.stride(table), at_us=spec.at_us), keys
+            )
 
         def start(table: str) -> int:
             return tables[table].start if table in tables else 0

@@ -13,6 +13,7 @@ from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cassandra.node_checks import MIB
 from tidegate.sinks.cassandra.store import CassandraStore
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 
@@ -51,7 +52,7 @@ def test_a_value_that_a_node_cannot_take_is_refused_before_it_is_decided(
     assert driver.folded.last_version == driver.store.pointer().visible == 0
     rows = {b"k%d" % n: b"%d" % n + os.urandom(most - 1) for n in range(4)}
     write(driver, 0, rows)
-    found = driver.store.get_stored("t", list(rows), 1).to_pylist()
+    found = driver.store.get_stored(ReadAt("t", 1), list(rows)).to_pylist()
     assert [value[1:] for value in found] == list(rows.values())
     driver.store.close()
 

@@ -22,6 +22,7 @@ from tidegate.errors import StoreLostError, StoreNotVerifiedError, TidegateError
 from tidegate.keys.groups import encode_key
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.example import Example
 
 VERSIONS, KEPT = 8, 3
@@ -125,8 +126,8 @@ def test_no_instance_reads_older_rows_during_the_rebuild(place, monkeypatch):
         way
         for each in (store, reader)
         for way in (
-            lambda each=each: each.get_stored("airports", key, VERSIONS).to_pylist(),
-            lambda each=each: [each.get_stored_one("airports", key[0], VERSIONS)],
+            lambda each=each: each.get_stored(ReadAt("airports", VERSIONS), key).to_pylist(),
+            lambda each=each: [each.get_stored_one(ReadAt("airports", VERSIONS), key[0])],
         )
     ]
     newest = ways[0]()

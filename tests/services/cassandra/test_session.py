@@ -18,7 +18,7 @@ from tidegate.base import deadline
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.cassandra.client import session
 from tidegate.sinks.cassandra.store import CassandraStore
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 
 DEADLINE_S = 180.0
 
@@ -186,7 +186,7 @@ def test_other_settings_are_another_session(open_here):
 def test_after_close_it_is_refused(open_here):
     store = open_here()
     store.pointer()
-    scan = store.scan("t", 0, 0)
+    scan = store.scan(ReadAt("t", 0), 0)
     store.close()
     for use in (store.pointer, store.identity, store.leases, lambda: next(scan)):
         with pytest.raises(ConfigError, match="this store was closed; open it again"):
@@ -204,7 +204,7 @@ def test_threads_use_one_store_and_take_one_session(open_here):
 
     def use(_):
         together.wait(DEADLINE_S)
-        return store.pointer().visible, store.get_many("t", [b"a", b"b"], 0).to_pylist()
+        return store.pointer().visible, store.get_many(ReadAt("t", 0), [b"a", b"b"]).to_pylist()
 
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(use, range(16))) == [(0, [None, None])] * 16

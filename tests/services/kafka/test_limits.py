@@ -15,6 +15,7 @@ from tidegate.committers.commit import commit
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.options import VALUE_BYTES_MAX
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.kafka.log import ENVELOPE_BYTES
@@ -50,7 +51,7 @@ def test_the_largest_change_goes_through_a_driver(query):
     driver = query.run(batches=0)
     rows = {"large": {b"key": value, b"other": b"small"}}
     fact = commit(driver, ArrowBarrier(driver.log, rows, batch("lineage", 0), driver.folded.key_groups))
-    found = query.store().get_many("large", [b"key", b"other"], fact.version).to_pylist()
+    found = query.store().get_many(ReadAt("large", fact.version), [b"key", b"other"]).to_pylist()
     assert found == [value, b"small"]
 
 

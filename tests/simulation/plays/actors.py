@@ -42,6 +42,7 @@ from tidegate.options import WAL_RETAIN_APPLIES, Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.cache import CacheSpec
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier
@@ -451,7 +452,9 @@ def _read_leased(query: Query, store: Store, version: int) -> None:
     )
     for _ in range(2):  # I8: the same answer, both times
         for table, at in sorted(entries[0].tables.items()):
-            values = store.get_many(table, KEYS, version, at.start, entries[0].decided_at_us).to_pylist()
+            values = store.get_many(
+                ReadAt(table, version, at.start, at_us=entries[0].decided_at_us), KEYS
+            ).to_pylist()
             found = {key: value for key, value in zip(KEYS, values, strict=True) if value is not None}
             expected = history.contents[version].get(table, {})
             require("I1", found == expected, f"reader at v{version}, {table}: {found}, not {expected}")

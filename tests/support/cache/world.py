@@ -34,6 +34,7 @@ from tidegate.sinks.cache.in_flight import (
 from tidegate.sinks.cache.links import links_at
 from tidegate.sinks.cache.pieces import Pieces
 from tidegate.sinks.cache.state_at import StateAt
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.layout import payloads
 from tidegate.spark.state import cache as cached_state
 from tidegate.spark.state.cache import CachedState, CachePlace
@@ -232,11 +233,11 @@ class World:
         frames = [one.frames for one in self.versions[visible + 1 : base_version + 1]]
         in_flight = InFlightVersions(visible, tuple(one for one in frames if one is not None))
 
-        def get_stored(table: str, keys: Sequence[bytes], version: int, start: int, _: int) -> Any:
-            assert start <= version
-            if version < base_version and self.completion.random() < 0.3:
+        def get_stored(at: ReadAt, keys: Sequence[bytes]) -> Any:
+            assert at.start <= at.version
+            if at.version < base_version and self.completion.random() < 0.3:
                 raise SnapshotExpiredError("retired")
-            return self.stored(self.versions[version], table, keys)
+            return self.stored(self.versions[at.version], at.table, keys)
 
         def pointer() -> Any:
             return SimpleNamespace(visible=self.completion.randint(base_version, base_version + 2))

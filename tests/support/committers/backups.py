@@ -23,6 +23,7 @@ from tidegate.committers.transfer.backup.restore_from import plan_restore, resto
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.layout import payloads
 from tidegate.testing.example import LINEAGE, SCHEMAS, Example, TypedBarrier
 from tidegate.wal.open_log import open_log
@@ -187,7 +188,7 @@ def stored(store: Any, key_groups: Any = GROUPS) -> Any:
     return {
         (table, group, key): value
         for table, at in entry.tables.items()
-        for group, rows in store.scan_groups_stored(table, range(key_groups), visible, at.start)
+        for group, rows in store.scan_groups_stored(ReadAt(table, visible, at.start), range(key_groups))
         for key, value, live in zip(
             rows["key"].to_pylist(),
             rows["value"].to_pylist(),
@@ -205,6 +206,8 @@ def backed_up(folder: Any, version: Any) -> Any:
         return {
             (table, group, key): value
             for table in state.tables
-            for group, rows in contents.rows.scan_groups_stored(table, range(state.key_groups), version)
+            for group, rows in contents.rows.scan_groups_stored(
+                ReadAt(table, version), range(state.key_groups)
+            )
             for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
         }

@@ -125,7 +125,7 @@ def found_at(store: Any, entry: CatalogEntry) -> dict[str, dict[bytes, bytes]]:
         table: {
             key: value
             for group in range(KEY_GROUPS)
-            for rows in store.scan(table, group, entry.version, at.start)
+            for rows in store.scan(entry.read_at(table), group)
             for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
         }
         for table, at in entry.tables.items()

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.committers.coordinator import Coordinator
 from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 
 DEADLINE_S = 60.0
@@ -59,4 +60,4 @@ def check_content(place: str, version: int) -> None:
     keys = [b"N%d" % n for n in range(version + 1)]
     for at in range(1, version + 1):
         expected = [b"%d" % (at - 1)] * at + [None] * (version + 1 - at)
-        assert store.get_many("aircraft", keys, at).to_pylist() == expected
+        assert store.get_many(ReadAt("aircraft", at), keys).to_pylist() == expected

@@ -20,6 +20,7 @@ from tidegate.errors import ConfigError
 from tidegate.keys.groups import decode_key
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.example import SCHEMAS, Example
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
@@ -186,7 +187,7 @@ def test_verify_finds_keys_that_are_not_in_the_queue_and_the_import_queues_them(
     run("import", tmp_path / "folder", "--yes", "--force", "--wal", timed.wal, *words)
     assert found(timed, "flights") == []
     with contextlib.closing(open_store(timed.store, "flights")) as store:
-        pages = store.scan_groups("_due_at.aircraft", range(4), 2, 2)
+        pages = store.scan_groups(ReadAt("_due_at.aircraft", 2, 2), range(4))
         types = own_tables.QUEUE_SCHEMA.key_types
         keys = [decode_key(key, types) for _, rows in pages for key in rows["key"].to_pylist()]
     assert sum(due_us == TIMES[0] for _, due_us, _ in keys) == len(keys) / 2

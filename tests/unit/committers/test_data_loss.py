@@ -15,6 +15,7 @@ from tidegate.committers.opening.recover import recover
 from tidegate.committers.repair.repair import repair
 from tidegate.errors import IncompleteError, StoreNotVerifiedError
 from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.store.harness import ManualClock
 
@@ -103,7 +104,7 @@ def check(store, visible):
     for version in range(1, visible + 1):
         found = {}
         for group in range(4):
-            for rows in store.scan("t", group, version):
+            for rows in store.scan(ReadAt("t", version), group):
                 found.update(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
         assert found == {key: b"%d" % min(at, version - 1) for at, key in enumerate(KEYS)}
 

@@ -22,6 +22,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.sqlite import rows as sqlite_rows
 from tidegate.sinks.sqlite import vacuum as sqlite_vacuum
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -178,11 +179,11 @@ def test_a_look_for_expired_rows_goes_on_where_another_driver_removes_the_droppe
 def test_an_open_store_notices_that_a_table_is_gone_and_there_again(place):
     """One process reads and applies, another retires: neither may remember a table that was dropped."""
     with closing(open_store(place.store, "flights")) as other:
-        assert len(other.get_many("aircraft", [b"a"], 1)) == 1
+        assert len(other.get_many(ReadAt("aircraft", 1), [b"a"])) == 1
         place.retire()
         place.make_again({(7, "x"): {"seats": 9}})
         for group in range(4):
-            list(other.scan("aircraft", group, 3, 2))
+            list(other.scan(ReadAt("aircraft", 3, 2), group))
         entry = place.driver.store.catalog(3, 3)[0]
         assert entry.tables["aircraft"].start == 2
 
@@ -338,4 +339,4 @@ def test_another_driver_that_only_has_the_summary_gives_the_name_no_older_row(pl
     commit(later, barrier_of(later, 3, {b"new": b"1"}))
     (entry,) = later.store.catalog(4, 4)
     assert entry.tables["t"].start == 2
-    assert later.store.get_many("t", [b"0", b"new"], 4, 2).to_pylist() == [None, b"1"]
+    assert later.store.get_many(ReadAt("t", 4, 2), [b"0", b"new"]).to_pylist() == [None, b"1"]

@@ -7,6 +7,7 @@ from tidegate.committers.operations.verify import verify
 from tidegate.options import Options
 from tidegate.sinks.capabilities import SupportsApplyAndSeal
 from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.records import ReadAt
 
 
 def test_a_large_version_is_applied_by_the_executors_then_confirmed(place, monkeypatch):
@@ -25,7 +26,7 @@ def test_a_large_version_is_applied_by_the_executors_then_confirmed(place, monke
     commit(driver, barrier_of(driver, 0, {b"k": b"0", b"l": b"0"}))
     assert len(tasks) == 1
     assert confirmed == [(1, {"replicas": 1, "aof": False})]
-    assert driver.store.get_many("t", [b"k"], 1).to_pylist() == [b"0"]
+    assert driver.store.get_many(ReadAt("t", 1), [b"k"]).to_pylist() == [b"0"]
 
 
 class Sealing(MemoryStore, SupportsApplyAndSeal):

@@ -15,6 +15,7 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, CorruptError, WalGapError
 from tidegate.options import Options
 from tidegate.reader import changes
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.layout import Stored, pack
 from tidegate.testing.example import BATCHES, Example, write_flights
 from tidegate.wal import fold
@@ -234,7 +235,7 @@ def test_an_alias_reads_the_log_of_the_namespace_that_it_names(tmp_path):
 def test_a_row_that_had_expired_when_it_was_decided_is_a_delete(world):
     row = pack(Stored(b'{"carrier":"UA","flights":1}', expiry_us=1))
     view = changes.TableView(
-        "log", "aircraft", 1, 0, 2, 8, changes.values_of(world.example.schemas["aircraft"])
+        "log", ReadAt("aircraft", 1, at_us=2), 8, changes.values_of(world.example.schemas["aircraft"])
     )
     (found,) = changes._decoded(view, 0, [b"N1"], pa.array([row]))
     assert (found.kind, found.value) == ("delete", None)

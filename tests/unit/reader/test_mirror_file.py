@@ -441,11 +441,17 @@ def test_pages_of_a_scan_are_of_one_version(example, gate, path, monkeypatch):
         assert seen | dict(rows) == {f"N{number}": aircraft(2) for number in range(100)}
 
 
-def test_a_forked_child_is_refused(gate, path, monkeypatch):
-    with gate.mirror("aircraft", path=path) as mirror:
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        with pytest.raises(ConfigError, match="a forked child needs a mirror of its own"):
-            content(mirror)
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_forked_child_is_refused(gate, path, monkeypatch, in_file):
+    """It has no thread that follows: one in memory answered for good at the version of the fork."""
+    with gate.mirror("aircraft", path=path if in_file else None) as mirror, monkeypatch.context() as patch:
+        view = mirror.view()
+        patch.setattr(os, "getpid", lambda: -1)
+        refused = "a forked child needs a mirror of its own"
+        for read in (lambda: content(mirror), mirror.view, lambda: mirror.wait_for(view.version)):
+            with pytest.raises(ConfigError, match=refused):
+                read()
+        assert refused in str(mirror.error)
 
 
 def test_a_child_does_not_keep_the_lock_of_a_closed_mirror(gate, path, monkeypatch):

@@ -10,6 +10,7 @@ import tidegate
 from support.bare_reader import BARRED, read_without_extras
 from tidegate.base import extras
 from tidegate.errors import ConfigError
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.columns import PlainColumn, batch_from, column_of
 from tidegate.sinks.rules.layout import Stored, pack, payloads
 from tidegate.sinks.rules.reads import live_rows
@@ -62,12 +63,12 @@ def test_columns_without_arrow_give_the_rows_that_arrow_gives(monkeypatch):
     stored = [*map(pack, forms), None]
     keys = [b"%d" % at for at in range(len(stored))]
     with_arrow = payloads(column_of(stored), 10).to_pylist()
-    rows = live_rows(batch_from(column_of(keys), column_of(stored)), 10, "store", "t")
+    rows = live_rows(batch_from(column_of(keys), column_of(stored)), ReadAt("t", 1, at_us=10), "store")
     monkeypatch.setattr("tidegate.sinks.rules.columns.has_arrow", lambda: False)
     plain = column_of(stored)
     assert isinstance(plain, PlainColumn)
     assert payloads(plain, 10).to_pylist() == with_arrow
-    plain_rows = live_rows(batch_from(column_of(keys), plain), 10, "store", "t")
+    plain_rows = live_rows(batch_from(column_of(keys), plain), ReadAt("t", 1, at_us=10), "store")
     assert plain_rows.num_rows == rows.num_rows
     for name in ("key", "value"):
         assert plain_rows.column(name).to_pylist() == rows[name].to_pylist()

@@ -15,7 +15,7 @@ from tidegate.base import files
 from tidegate.errors import ConfigError, StoreLostError, StoreUnavailableError
 from tidegate.sinks.cassandra.namespace import CassandraNamespace, Highest, Made
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.sinks.redis import namespace
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import Example, write_flights
@@ -64,7 +64,7 @@ def test_a_shard_that_is_opened_late_is_no_loss_where_the_namespace_was_dropped(
                 (ConfigError, "dropped while it was open") if made_anew else (StoreLostError, "not there any")
             )
             with pytest.raises(gone[0], match=gone[1]):
-                store.get_many("aircraft", [b"N14228"], version)
+                store.get_many(ReadAt("aircraft", version), [b"N14228"])
         if not made_anew:
             write_flights(f"file://{tmp_path}/wal1", url)
 

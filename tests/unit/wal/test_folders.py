@@ -11,7 +11,7 @@ import pytest
 from tidegate.committers.exports.export import export
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.errors import ConfigError, StoreUnavailableError, WalUnavailableError
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.arrow_barrier import BYTES_SCHEMA
 from tidegate.testing.example import Example
@@ -101,8 +101,8 @@ def taken_away(tmp_path):
         SqliteStore.pointer,
         SqliteStore.identity,
         SqliteStore.size,
-        lambda store: store.get_many("t", [b"a"], 1),
-        lambda store: list(store.scan("t", 0, 1)),
+        lambda store: store.get_many(ReadAt("t", 1), [b"a"]),
+        lambda store: list(store.scan(ReadAt("t", 1), 0)),
         lambda store: store.claim(2, "w"),
     ],
 )

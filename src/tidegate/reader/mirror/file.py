@@ -45,6 +45,7 @@ from tidegate.reader.mirror.reading import (
 )
 from tidegate.reader.mirror.view import At, Content, MirrorView
 from tidegate.reader.table import TableView
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.reads import decode, encode
 from tidegate.sinks.sqlite.files import view_or_trigger
 from tidegate.values.decode import values_of
@@ -257,10 +258,8 @@ class FilePlace:
             raise CorruptError(f"{where(self.path)} was changed by another program: {remedy(self.path)}")
         at, contents = kept.at, dict[str, Content]()
         for name, table in kept.tables.items():
-            view = TableView(
-                *(where(self.path), name, at.version, table.start, at.decided_at_us, kept.key_groups),
-                *(values_of(table.schema), table.stride),
-            )
+            read_at = ReadAt(name, at.version, table.start, table.stride, at.decided_at_us)
+            view = TableView(where(self.path), read_at, kept.key_groups, values_of(table.schema))
             contents[name] = FileContent(view, table.rows, self.wanted.index(name), reading)
         if self._reading is not None:
             self._reading.passed_at = time.monotonic()
@@ -363,7 +362,7 @@ class FileDraft:
         return self._old[table].stride if table in self._old else None
 
     def _put(self, view: TableView, rows: int) -> None:
-        self._tables[view.name] = KeptTable(rows, view.start, view.stride, view.values.schema)
+        self._tables[view.name] = KeptTable(rows, view.at.start, view.at.stride, view.values.schema)
         self._key_groups = view.key_groups
 
     def _number(self, table: str) -> int:
@@ -385,7 +384,7 @@ class FileDraft:
         number, rows = self._number(view.name), self._old[view.name].rows
         for batch in batches:
             keys, after = (batch.column(name).to_pylist() for name in ("key", "after"))
-            groups = key_group_of_each(keys, view.key_groups, view.stride)
+            groups = key_group_of_each(keys, view.key_groups, view.at.stride)
             changes = list(zip(repeat(number), groups, keys, after, strict=False))
             self._connection.executemany(DELETE, (change[:3] for change in changes if change[3] is None))
             self._connection.executemany(PUT, (change for change in changes if change[3] is not None))

@@ -77,7 +77,7 @@ class MemoryDraft:
         self.size = 0
 
     def stride_of(self, table: str) -> int | None:
-        return self._old[table].view.stride if table in self._old else None
+        return self._old[table].view.at.stride if table in self._old else None
 
     def _put(self, content: TableContent) -> None:
         self._contents[content.view.name] = content

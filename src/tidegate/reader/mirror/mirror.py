@@ -41,6 +41,7 @@ from tidegate.reader import rules
 from tidegate.reader.mirror.file import FilePlace
 from tidegate.reader.mirror.memory import MemoryPlace
 from tidegate.reader.mirror.place import Draft, Place
+from tidegate.reader.mirror.reading import FORKED
 from tidegate.reader.mirror.view import At, MirrorReads, MirrorView
 from tidegate.reader.snapshot import Snapshot
 from tidegate.reader.table import TableReader
@@ -101,7 +102,7 @@ class Mirror(MirrorReads):
     Reads go on while the store does not answer, refuses the login or has lost the namespace: ``age_s`` and
     ``error`` report that. Only an error that is proven ``final`` ends the mirror, and each later read raises
     it: another namespace has the name, the store was removed, went back or is damaged, the tables outgrew
-    ``bytes_max``. It is a context manager. A forked child needs a mirror of its own.
+    ``bytes_max``. It is a context manager. A forked child needs a mirror of its own: each read says so.
     """
 
     def __init__(
@@ -132,8 +133,8 @@ class Mirror(MirrorReads):
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._failed: TidegateError | None = None
-        self.error: TidegateError | None = None
-        """Why the last look at the store failed; None: it did not."""
+        self._failed_look: TidegateError | None = None
+        self._process = os.getpid()
         self.moves, self.full_reads = 0, 0
         """How often the mirror moved by changes, and how often it was read whole."""
         self._snapshot: Snapshot | None = None
@@ -164,9 +165,18 @@ class Mirror(MirrorReads):
     # -- reads -----------------------------------------------------------------------------------------
 
     def view(self) -> MirrorView:
-        if self._failed is not None:
-            raise self._failed.with_traceback(None)
+        if self._failed is not None or os.getpid() != self._process:
+            raise (self._failed or self._forked()).with_traceback(None)
         return self._view
+
+    @property
+    def error(self) -> TidegateError | None:
+        """Why the last look at the store failed; None: it did not."""
+        return self._failed_look if os.getpid() == self._process else self._forked()
+
+    def _forked(self) -> ConfigError:
+        """Build the error for a forked child, which does not have the thread that follows."""
+        return proven_final(ConfigError(f"{self._gate!r}: {FORKED}"))
 
     @property
     def age_s(self) -> float:
@@ -184,6 +194,7 @@ class Mirror(MirrorReads):
         VersionRegressedError: it is of another history. The error that ended the mirror.
         """
         rules.awaited(version, None, timeout)
+        self.view()  # before the lock, which a forked child may have taken over
         with self._changed:
             end = min(timeout, threading.TIMEOUT_MAX)
             self._changed.wait_for(lambda: self._failed or self.has_reached(version), end)
@@ -230,7 +241,7 @@ class Mirror(MirrorReads):
                     if not self._closing.is_set():
                         self._end(error)
                     return
-                self.error = error
+                self._failed_look = error
                 self._closing.wait(pause)
                 pause = min(2 * pause, PAUSE_S[1])
             except Exception:
@@ -248,7 +259,7 @@ class Mirror(MirrorReads):
         if self._closing.is_set():
             return
         self._place.checked()
-        self._looked_at, self.error = asked_at, None
+        self._looked_at, self._failed_look = asked_at, None
 
     def _is_newest(self) -> tuple[bool, float]:
         """Return whether the content is the newest version's, and since when that is known."""
@@ -361,7 +372,7 @@ class Mirror(MirrorReads):
         same: frozenset[str] | None = None
         for name in self._existing(taken):
             with contextlib.nullcontext(taken.reader(name)) as reader:
-                if draft.stride_of(name) != reader.view.stride:  # None: it is new
+                if draft.stride_of(name) != reader.view.at.stride:  # None: it is new
                     self._replace(draft, reader)
                     continue
                 if same is None:
@@ -381,7 +392,7 @@ class Mirror(MirrorReads):
         view = reader.view
         for groups in windows(view.groups):
             reader.check()
-            for page in reader.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
+            for page in reader.store.scan_groups(view.at, groups):
                 self._check_open()
                 reader.check()
                 yield page
@@ -413,7 +424,7 @@ class Mirror(MirrorReads):
     def _end(self, error: TidegateError) -> None:
         logger.error("the mirror of %s ended: %s", self._gate, error)
         with self._changed:
-            self.error = self._failed = error
+            self._failed_look = self._failed = error
             self._changed.notify_all()
         self._is_changed()
         self._give_back()

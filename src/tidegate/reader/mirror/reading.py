@@ -24,6 +24,7 @@ GET = "SELECT value FROM rows WHERE tbl = ? AND kg = ? AND key = ?"
 PAGE = "SELECT kg, key, value FROM rows WHERE tbl = ? AND (kg, key) > (?, ?) ORDER BY kg, key LIMIT ?"
 PAGE_ROWS = 1_000
 NAME_BYTES_MAX = 240
+FORKED = "a forked child needs a mirror of its own"
 """Of the name of a file: 255 are the most, and the names of its `-wal`, `-shm` and `-lock` are longer."""
 
 
@@ -152,7 +153,7 @@ class Reading:
         Raises: the error of ``end``. ConfigError: this is a forked child. CorruptError.
         """
         if os.getpid() != self._process:
-            raise ConfigError(f"{where(self._path)}: a forked child needs a mirror of its own")
+            raise ConfigError(f"{where(self._path)}: {FORKED}")
         with self._lock:
             if self._ended is not None:
                 raise self._ended.with_traceback(None)
@@ -186,7 +187,7 @@ class FileContent(NamedTuple):
     reading: Reading
 
     def at(self, key: bytes) -> bytes | None:
-        (group,) = key_group_of_each((key,), self.view.key_groups, self.view.stride)
+        (group,) = key_group_of_each((key,), self.view.key_groups, self.view.at.stride)
         for (value,) in self.reading.fetch(GET, (self.number, group, key), (bytes,)):
             return value  # type: ignore[no-any-return]
         return None

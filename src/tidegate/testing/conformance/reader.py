@@ -203,9 +203,9 @@ def rows_of(rows: TableReader, keys: list[Any]) -> Steps[tuple[int, list[Any]]]:
     wanted = [key_of(rows.view.name, schema.key, key) for key in keys]
     if len(wanted) == 1:
         value = yield from rows.get(wanted[0])
-        return rows.view.version, [canonical_value(schema, value)]
+        return rows.view.at.version, [canonical_value(schema, value)]
     values = yield from rows.get_many(wanted)
-    return rows.view.version, [canonical_value(schema, values.get(hashable(key))) for key in wanted]
+    return rows.view.at.version, [canonical_value(schema, values.get(hashable(key))) for key in wanted]
 
 
 def rows_of_tables(
@@ -218,7 +218,7 @@ def rows_of_tables(
         for view in views
     }
     values = yield from tables.get_many(wanted)
-    return views[0].version, {
+    return views[0].at.version, {
         view.name: [
             canonical_value(view.values.schema, values[view.name].get(hashable(key)))
             for key in wanted[view.name]

@@ -18,7 +18,7 @@ import xxhash
 
 from tidegate.base.clock import Clock
 from tidegate.sinks.capabilities import SupportsApplyAndSeal
-from tidegate.sinks.records import CatalogEntry, Identity, Stamp
+from tidegate.sinks.records import CatalogEntry, Identity, ReadAt, Stamp
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
@@ -263,7 +263,7 @@ def live(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes]:
 
 
 def get(store: Store, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> list[Any]:
-    values = store.get_many(table, keys, version, start, stamp(version).decided_at_us)
+    values = store.get_many(ReadAt(table, version, start, at_us=stamp(version).decided_at_us), keys)
     assert values.type == pa.binary()
     assert len(values) == len(keys)
     return list(values.to_pylist())
@@ -276,7 +276,7 @@ def scanned(
     rows: dict[bytes, bytes] = {}
     for group in range(key_groups):
         keys: list[bytes] = []
-        for batch in store.scan(table, group, version, start, stamp(version).decided_at_us):
+        for batch in store.scan(ReadAt(table, version, start, at_us=stamp(version).decided_at_us), group):
             assert batch.schema.names == ["key", "value"]
             assert batch.schema.types == [pa.binary(), pa.binary()]
             assert batch.num_rows > 0

@@ -13,6 +13,7 @@ from tidegate.errors import (
     StoreUnavailableError,
     VersionRegressedError,
 )
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.leases import Lease, of_writer, pin
 from tidegate.sinks.store import Store
 from tidegate.testing.concurrency import in_threads
@@ -70,12 +71,12 @@ class LeaseTests(StoreHarness):
         """I8: one step moves the horizon and ends the lease."""
         put_each(store, 4, "t")
         store.lease(Lease("a", 2), 3_600)
-        scan = store.scan("t", 0, 2)
+        scan = store.scan(ReadAt("t", 2), 0)
         assert store.announce(4, max_lease_s=0.000_001, max_layers=1) == 4
         assert store.leases() == []
         for ask in (
             lambda: store.lease(Lease("a", 2), 3_600),
-            lambda: store.get_many("t", [b"k"], 2),
+            lambda: store.get_many(ReadAt("t", 2), [b"k"]),
             lambda: list(scan),
         ):
             with pytest.raises(SnapshotExpiredError):

@@ -18,7 +18,7 @@ from tidegate.errors import (
 )
 from tidegate.reader.table import TableReader, view_of
 from tidegate.sinks.capabilities import SupportsReadWithPointer
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, ReadAt
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.rules.removal import Removal, removal_in
 from tidegate.sinks.store import Store
@@ -87,8 +87,8 @@ class PointerTests(StoreHarness):
             lambda store: store.pointer(),
             lambda store: store.catalog(),
             lambda store: store.schemas(),
-            lambda store: store.get_many("t", [b"k"], 1),
-            lambda store: list(store.scan("t", 0, 1)),
+            lambda store: store.get_many(ReadAt("t", 1), [b"k"]),
+            lambda store: list(store.scan(ReadAt("t", 1), 0)),
             lambda store: store.claim(1, "w"),
             lambda store: store.publish(entry(1), 1),
             lambda store: store.apply(stamp(1), chunks_of({"t": {b"k": b"v"}})[0]),
@@ -358,7 +358,7 @@ class PointerTests(StoreHarness):
             assert seen.pointer().visible == 1
             assert get(seen, "t", [b"a"], 1) == [b"1"]
         if isinstance(store, SupportsReadWithPointer):
-            assert store.get_with_pointer("t", b"a", 1)[1].is_removed
+            assert store.get_with_pointer(ReadAt("t", 1), b"a")[1].is_removed
         assert store.claim(8, "older") == store.claim(9, "same") == 9
         assert not store.publish(entry(2), 8)
         store.heartbeat(8)

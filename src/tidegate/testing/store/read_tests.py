@@ -15,7 +15,7 @@ import pytest
 from tidegate.errors import SnapshotExpiredError
 from tidegate.keys.groups import decode_key, encode_key
 from tidegate.sinks.capabilities import SupportsReadWithPointer
-from tidegate.sinks.records import TableKeys
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.store import Store
 from tidegate.testing.store.harness import (
     EPOCH,
@@ -58,32 +58,33 @@ class ReadTests(StoreHarness):
         rows = {key: key[-2:] for key in keys}
         runs = runs_of({"t": rows}, stride=stride)
         assert {run.group for run in runs} == {0, stride}
-        at = {"t": TableAt("schema-1", stride=stride)}
+        tables = {"t": TableAt("schema-1", stride=stride)}
         store.apply(stamp(1), Chunk(0, runs))
         store.seal(stamp(1), counts_of_runs(runs))
-        assert store.publish(msgspec.structs.replace(entry(1, {"t": rows}), tables=at), EPOCH) is True
-        assert store.catalog(1, 1)[0].tables == at
-        asked, at_us = [*keys, b"absent"], stamp(1).decided_at_us
+        assert store.publish(msgspec.structs.replace(entry(1, {"t": rows}), tables=tables), EPOCH) is True
+        assert store.catalog(1, 1)[0].tables == tables
+        asked, at = [*keys, b"absent"], store.catalog(1, 1)[0].read_at("t")
         values = [*rows.values(), None]
-        assert store.get_many("t", asked, 1, 0, at_us, stride).to_pylist() == values
-        assert [store.get("t", key, 1, 0, at_us, stride) for key in asked] == values
-        assert store.rows_of("t", keys, 1, stride).to_pylist() == [b"+" + value for value in rows.values()]
+        assert store.get_many(at, asked).to_pylist() == values
+        assert [store.get(at, key) for key in asked] == values
+        assert store.rows_of(at, keys).to_pylist() == [b"+" + value for value in rows.values()]
         if isinstance(store, SupportsReadWithPointer):
-            reads = [TableKeys("t", asked, 0, stride), TableKeys("t", keys[:1], 0, stride)]
-            found, pointer = store.get_many_with_pointer(reads, 1, at_us)
+            reads = [(at, asked), (at, keys[:1])]
+            found, pointer = store.get_many_with_pointer(reads)
             assert found is not None
             assert [of_one.to_pylist() for of_one in found] == [values, values[:1]]
             assert pointer.visible == 1
-            assert [store.get_with_pointer("t", key, 1, 0, at_us, stride)[0] for key in asked] == values
+            assert [store.get_with_pointer(at, key)[0] for key in asked] == values
         scanned_rows = [
             row
             for group in (0, stride)
-            for batch in store.scan("t", group, 1, 0, at_us)
+            for batch in store.scan(at, group)
             for row in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
         ]
         assert dict(scanned_rows) == rows
         assert len(scanned_rows) == len(rows)
-        assert store.get_many("t", keys, 1, 0, at_us).null_count, "these are the namespace's key groups"
+        without = at._replace(stride=1)
+        assert store.get_many(without, keys).null_count, "these are the namespace's key groups"
         assert list(store.self_check()) == []
 
     def test_the_newest_row_at_or_below_the_version_counts(self, store: Store) -> None:
@@ -192,7 +193,7 @@ class ReadTests(StoreHarness):
         long = b"k" * 200_000
         put(store, 1, {"t": {b"a": b"1"}})
         assert get(store, "t", [b"a", long, b"b"], 1) == [b"1", None, None]
-        assert store.get("t", long, 1) is None
+        assert store.get(ReadAt("t", 1), long) is None
 
     def test_values_are_bytes(self, store: Store) -> None:
         values = [b"", b"-", b"+", b"d", b"\0", b"\xff" * 3, b"-deleted?", b'{"a": 1}', b"+" * 5_000]
@@ -232,18 +233,18 @@ class ReadTests(StoreHarness):
     @staticmethod
     def check_stored(store: Store, forms: Mapping[bytes, bytes]) -> None:
         """Check the stored form of rows, which a cache may keep whatever time it is read at."""
-        values = store.get_stored("t", [*forms, b"absent", b"plain"], 1)
+        values = store.get_stored(ReadAt("t", 1), [*forms, b"absent", b"plain"])
         assert values.type == pa.binary()
         assert values.to_pylist() == [*forms.values(), None, forms[b"plain"]]
-        assert store.get_stored_one("t", b"expires", 1) == forms[b"expires"]
-        assert store.get_stored_one("t", b"absent", 1) is None
+        assert store.get_stored_one(ReadAt("t", 1), b"expires") == forms[b"expires"]
+        assert store.get_stored_one(ReadAt("t", 1), b"absent") is None
         rows: dict[bytes, bytes] = {}
         for group in range(KEY_GROUPS):
-            for batch in store.scan_stored("t", group, 1):
+            for batch in store.scan_stored(ReadAt("t", 1), group):
                 rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
         assert rows == forms
         with pytest.raises(ValueError, match="decided_at_us"):
-            store.get_many("t", list(forms), 1)
+            store.get_many(ReadAt("t", 1), list(forms))
 
     # -- scan ----------------------------------------------------------------------------------
 
@@ -293,7 +294,7 @@ class ReadTests(StoreHarness):
         put(one_group, 1, {"t": first}, 1)
         writer = self.reopen(one_group)
         rows: dict[bytes, bytes] = {}
-        for number, batch in enumerate(one_group.scan("t", 0, 1), start=2):
+        for number, batch in enumerate(one_group.scan(ReadAt("t", 1), 0), start=2):
             rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
             changes = {"t": {key: None if i % 2 else b"new" for i, key in enumerate(first)}}
             put(writer, number, changes, 1)
@@ -304,7 +305,7 @@ class ReadTests(StoreHarness):
         """A reader that stops in the middle blocks nothing."""
         changes = {"t": {b"%06d" % i: b"1" for i in range(2 * self.page_rows)}}
         put(one_group, 1, changes, 1)
-        abandoned = one_group.scan("t", 0, 1)
+        abandoned = one_group.scan(ReadAt("t", 1), 0)
         next(abandoned)
         writer = self.reopen(one_group)
         put(writer, 2, changes, 1)
@@ -319,7 +320,7 @@ class ReadTests(StoreHarness):
         put(one_group, 1, {"t": first}, 1)
         second = {"t": dict.fromkeys(list(first)[: 10 + self.page_rows], b"2")}
         put(one_group, 2, second, 1)
-        scan = one_group.scan("t", 0, 1)
+        scan = one_group.scan(ReadAt("t", 1), 0)
         rows = next(scan)["key"].to_pylist()
         one_group.announce(2)
         retire_version(one_group, 2, [Chunk(0, runs_of(second, 1))])

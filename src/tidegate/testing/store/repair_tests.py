@@ -142,10 +142,10 @@ def read(store: Store, version: int) -> Contents:
     """Read every table at a version, by scanning it."""
     (entry,) = store.catalog(version, version)
     contents: dict[str, dict[bytes, bytes]] = {}
-    for table, at in entry.tables.items():
+    for table in entry.tables:
         rows = contents.setdefault(table, {})
         for group in range(KEY_GROUPS):
-            for page in store.scan(table, group, version, at.start, entry.decided_at_us):
+            for page in store.scan(entry.read_at(table), group):
                 rows |= zip(page["key"].to_pylist(), page["value"].to_pylist(), strict=True)
     return contents
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tidegate.errors import SnapshotExpiredError
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.testing.concurrency import in_threads
@@ -57,11 +58,11 @@ class RetireTests(StoreHarness):
         store.announce(2)
         for version in (0, 1):
             with pytest.raises(SnapshotExpiredError):
-                store.get_many("t", [b"k"], version)
+                store.get_many(ReadAt("t", version), [b"k"])
             with pytest.raises(SnapshotExpiredError):
-                store.get_many("other", [], version)
+                store.get_many(ReadAt("other", version), [])
             with pytest.raises(SnapshotExpiredError):
-                list(store.scan("t", group_of(b"k"), version))
+                list(store.scan(ReadAt("t", version), group_of(b"k")))
         assert get(store, "t", [b"k"], 2) == [b"2"]
 
     def test_the_catalog_leaves_retired_versions_out(self, store: Store) -> None:

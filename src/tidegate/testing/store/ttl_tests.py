@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tidegate.errors import SnapshotExpiredError
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.layout import Stored, pack
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
@@ -74,8 +75,8 @@ class TtlTests(StoreHarness):
             live = {bytes([key]): bytes([key]) for key in shown}
             assert get(store, "t", list(rows), version) == [live.get(key) for key in rows]
             assert scanned(store, "t", version) == live
-            at_us = stamp(version).decided_at_us
-            assert [store.get("t", key, version, 0, at_us) for key in rows] == [live.get(k) for k in rows]
+            at = ReadAt("t", version, at_us=stamp(version).decided_at_us)
+            assert [store.get(at, key) for key in rows] == [live.get(key) for key in rows]
 
     def test_a_write_sets_the_expiry_anew(self, store: Store) -> None:
         write_stored(store, 1, {b"a": until(2), b"b": until(2)})
@@ -99,7 +100,7 @@ class TtlTests(StoreHarness):
         assert get(store, "t", [b"a"], 7) == [None]
         assert drop_all_expired(store) == 1
         assert get(store, "t", [b"a"], 7) == [None]
-        assert store.get_stored_one("t", b"a", 7) is None
+        assert store.get_stored_one(ReadAt("t", 7), b"a") is None
         assert store.vacuum().rows == 0
 
     def test_expired_rows_are_dropped_once_no_readable_version_shows_them(self, store: Store) -> None:
@@ -118,7 +119,7 @@ class TtlTests(StoreHarness):
             get(store, "t", KEYS, 3)
         retire_up_to(store, 6, changes)
         assert drop_all_expired(store) == 20
-        assert store.get_stored("t", KEYS, 6).null_count == len(KEYS)
+        assert store.get_stored(ReadAt("t", 6), KEYS).null_count == len(KEYS)
         assert drop_all_expired(store) == 0
         assert store.vacuum().rows == 0
         assert scanned(store, "t", 6) == scanned(store, "t", 7) == {b"stays": b"s"}
@@ -191,7 +192,7 @@ class TtlTests(StoreHarness):
         assert scanned(store, "t", 4) == {b"b": b"old"}
         store.vacuum()
         assert scanned(store, "t", 4) == {b"b": b"old"}
-        assert store.get_stored_one("t", b"a", 4) is None
+        assert store.get_stored_one(ReadAt("t", 4), b"a") is None
 
     def test_t28_who_fetched_a_version_before_is_refused_not_told_that_a_row_is_absent(
         self, store: Store
@@ -205,7 +206,7 @@ class TtlTests(StoreHarness):
         assert drop_all_expired(store) == 1
         for read in (
             lambda: get(other, "t", [b"a"], 3),
-            lambda: other.get("t", b"a", 3, 0, stamp(3).decided_at_us),
+            lambda: other.get(ReadAt("t", 3, at_us=stamp(3).decided_at_us), b"a"),
             lambda: scanned(other, "t", 3),
         ):
             with pytest.raises(SnapshotExpiredError):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import ConfigError, StoreLostError, VersionRegressedError
-from tidegate.sinks.records import Identity, Vacuumed
+from tidegate.sinks.records import Identity, ReadAt, Vacuumed
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.testing.store.harness import (
@@ -38,9 +38,9 @@ class UpkeepTests(StoreHarness):
         write(store, 2, {"t": {b"k": b"2"}})
         for version in (2, 3):
             with pytest.raises(VersionRegressedError):
-                store.get_many("t", [b"k"], version)
+                store.get_many(ReadAt("t", version), [b"k"])
             with pytest.raises(VersionRegressedError):
-                list(store.scan("t", group_of(b"k"), version))
+                list(store.scan(ReadAt("t", version), group_of(b"k")))
 
     # -- rows of one version -------------------------------------------------------------------
 
@@ -57,18 +57,18 @@ class UpkeepTests(StoreHarness):
             4: [None] * 6,
         }
         for version, values in expected.items():
-            rows = store.rows_of("t", asked, version)
+            rows = store.rows_of(ReadAt("t", version), asked)
             assert rows.type == pa.binary()
             assert rows.to_pylist() == values
-        assert store.rows_of("other", [b"a"], 1).to_pylist() == [None]
-        assert store.rows_of("t", [], 1).to_pylist() == []
+        assert store.rows_of(ReadAt("other", 1), [b"a"]).to_pylist() == [None]
+        assert store.rows_of(ReadAt("t", 1), []).to_pylist() == []
 
     def test_rows_of_a_version_are_given_below_the_horizon_too(self, store: Store) -> None:
         put(store, 1, {"t": {b"a": b"1"}})
         put(store, 2, {"t": {b"b": b"2"}})
         store.announce(2)
         retire_version(store, 2, [Chunk(0, runs_of({"t": {b"b": b"2"}}))])
-        assert store.rows_of("t", [b"a", b"b"], 1).to_pylist() == [b"+1", None]
+        assert store.rows_of(ReadAt("t", 1), [b"a", b"b"]).to_pylist() == [b"+1", None]
 
     def test_a_whole_store_finds_nothing_wrong_with_itself(self, store: Store) -> None:
         put(store, 1, {"t": dict.fromkeys(KEYS, b"1")})
@@ -208,7 +208,7 @@ class UpkeepTests(StoreHarness):
         store.drop()
         for use in (
             other.pointer,
-            lambda: other.get_many("t", [b"k"], 1),
+            lambda: other.get_many(ReadAt("t", 1), [b"k"]),
             lambda: other.lease(Lease("a", 1), 60),
             lambda: other.claim(EPOCH + 1, "w"),
             lambda: other.announce(1),

@@ -298,9 +298,8 @@ class Reader(Notes):
             if table not in entries[0].tables:
                 continue
             asked, began = self.asked(table), self.recorder.now()
-            start, at_us = entries[0].tables[table].start, entries[0].decided_at_us
             try:
-                values = store.get_many(table, asked, version, start, at_us).to_pylist()
+                values = store.get_many(entries[0].read_at(table), asked).to_pylist()
             except tidegate.SnapshotExpiredError as error:
                 self.failed("get_many", error, began, number)
                 continue

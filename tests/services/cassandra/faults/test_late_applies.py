@@ -14,7 +14,7 @@ from services.support.workloads.query import Reader
 from tidegate.base.clock import Clock
 from tidegate.errors import SnapshotExpiredError
 from tidegate.sinks.cassandra.store import CassandraStore
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.testing.store.harness import (
     Changes,
     chunks_of,
@@ -77,7 +77,9 @@ def check(store: CassandraStore, oldest: int, newest: int) -> None:
     for version in range(oldest, newest + 1):
         assert scanned(store, "t", version, key_groups=KEY_GROUPS) == at(version), version
         assert get(store, "t", KEYS, version) == [at(version).get(key) for key in KEYS], version
-        assert [store.get("t", key, version) for key in KEYS] == [at(version).get(key) for key in KEYS]
+        assert [store.get(ReadAt("t", version), key) for key in KEYS] == [
+            at(version).get(key) for key in KEYS
+        ]
 
 
 def test_every_older_version_is_applied_again_after_each_retirement(store: CassandraStore):
@@ -146,11 +148,11 @@ def test_who_looked_before_a_retirement_is_refused_or_right(
         for version in (1, 2):
             retire_version(store, version, chunks[version - 1])
         assert reader._space.made.highest.horizon == 0
-        assert reader.get("t", b"c", 1) == b"1"
+        assert reader.get(ReadAt("t", 1), b"c") == b"1"
         assert get(reader, "t", [b"c", b"c"], 1) == [b"1", b"1"]
         reads = (
-            lambda: reader.get_many("t", KEYS, 1),
-            lambda: reader.get("t", b"a", 1),
+            lambda: reader.get_many(ReadAt("t", 1), KEYS),
+            lambda: reader.get(ReadAt("t", 1), b"a"),
             lambda: scanned(reader, "t", 1, key_groups=KEY_GROUPS),
         )
         for read in reads:

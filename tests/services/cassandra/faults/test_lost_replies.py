@@ -14,6 +14,7 @@ from services.support.cassandra.server import CassandraServer
 from services.support.workloads.query import Query, Reader, expected, found_at
 from support.concurrency import Meanwhile
 from tidegate.errors import FencedError, StoreUnavailableError, TidegateError
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.leases import Lease
 
 FLIP, CLAIM = "SET visible", "SET epoch = ?, writer"
@@ -190,7 +191,7 @@ def test_a_reply_is_lost_to_a_reader(
     with Reader(query) as reader:
         reader.wait_whole(3)
         if cql == "SELECT value":
-            query.store().get("marker", b"m0", 3)
+            query.store().get(ReadAt("marker", 3), b"m0")
         lost.wait()
         reader.wait_whole(3)
         assert not reader.refused  # it was asked again, within timeout_s

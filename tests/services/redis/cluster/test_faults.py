@@ -18,6 +18,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.recover import recover
 from tidegate.errors import StoreLostError, StoreNotVerifiedError, TidegateError
 from tidegate.keys.groups import key_group
+from tidegate.sinks.records import ReadAt
 
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 
@@ -226,7 +227,7 @@ def test_a_slot_leaves_a_server_that_lost_something(cluster: RedisCluster, query
         }
         found: dict[bytes, bytes] = {}
         with contextlib.suppress(StoreNotVerifiedError):
-            for each in store.scan(table, group, 6):
+            for each in store.scan(ReadAt(table, 6), group):
                 found |= zip(each["key"].to_pylist(), each["value"].to_pylist(), strict=True)
             assert found == rows
 

@@ -17,6 +17,7 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.repair.repair import repair
 from tidegate.errors import FencedError, StoreNotVerifiedError, StoreUnavailableError, WalGapError
+from tidegate.sinks.records import ReadAt
 
 REFUSALS = {"StoreNotVerifiedError", "StoreUnavailableError", "VersionRegressedError"}
 
@@ -116,7 +117,7 @@ def test_the_log_was_trimmed_past_what_is_lost(private_redis, tmp_path):
         store = query.store()
         assert store.unverified()
         with pytest.raises(StoreNotVerifiedError):
-            store.get_many("marker", [b"m0"], 3)
+            store.get_many(ReadAt("marker", 3), [b"m0"])
 
 
 # -- behind Sentinels --------------------------------------------------------------------------------------

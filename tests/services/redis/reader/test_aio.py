@@ -19,6 +19,7 @@ from tidegate.errors import (
     StoreUnavailableError,
     WaitTimeoutError,
 )
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.redis.client import channel as redis_channel
 from tidegate.sinks.redis.client.channel import Channel, connected
 from tidegate.sinks.redis.client.settings import settings_of
@@ -346,7 +347,7 @@ def test_0013_a_list_from_before_the_version_is_not_relied_on(writer):
         store._known = older
         assert store._listed_for(1)() == older.listed
         assert store._listed_for(2)() == frozenset()
-        assert await store.get_many("aircraft", [b"x"], 2) is not None  # it looks again
+        assert await store.get_many(ReadAt("aircraft", 2), [b"x"]) is not None  # it looks again
         assert store._known.pointer.visible == 2
 
     run(writer, read)

@@ -17,6 +17,7 @@ from tidegate.committers.exports.export import export
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.repair.repair import repair
 from tidegate.errors import CorruptError, StoreNotVerifiedError, WalGapError
+from tidegate.sinks.records import ReadAt
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_a_header_that_was_lost_with_the_pointer_is_no_new_key_group(redis: Redi
     (entry,) = store.catalog(9, 9)
     for table, at in entry.tables.items():
         with pytest.raises(StoreNotVerifiedError, match="lost all of it"):
-            list(store.scan(table, 3, 9, at.start))
+            list(store.scan(ReadAt(table, 9, at.start), 3))
 
 
 def test_a_store_that_lost_everything_is_put_back_from_an_export(redis: RedisServer, query: Query, tmp_path):

@@ -131,14 +131,14 @@ def check_reader(where, states):
         pointer = store.pointer()
         for entry in store.catalog():
             tables = {}
-            for table, at in entry.tables.items():
+            for table in entry.tables:
                 tables[table] = {}
                 for group in range(KEY_GROUPS):
-                    for rows in store.scan(table, group, entry.version, at.start):
+                    for rows in store.scan(entry.read_at(table), group):
                         tables[table] |= dict(
                             zip(*(column.to_pylist() for column in rows.columns), strict=True)
                         )
-                found = store.get_many(table, KEYS, entry.version, at.start).to_pylist()
+                found = store.get_many(entry.read_at(table), KEYS).to_pylist()
                 assert found == [tables[table].get(key) for key in KEYS]
             assert tables == states[entry.version], (entry.version, pointer)
             right += 1

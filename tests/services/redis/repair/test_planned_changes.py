@@ -19,6 +19,7 @@ from support.wait import wait_until
 from tidegate.committers.opening.recover import recover
 from tidegate.errors import StoreNotVerifiedError
 from tidegate.keys.groups import key_group
+from tidegate.sinks.records import ReadAt
 
 VERSIONS = 4
 
@@ -181,7 +182,7 @@ def test_a_key_group_of_an_origin_that_failed_over_is_refused(cluster: RedisClus
     (entry,) = store.catalog(VERSIONS, VERSIONS)
     table = next(iter(entry.tables))
     with pytest.raises(StoreNotVerifiedError):
-        list(store.scan(table, group, VERSIONS))
+        list(store.scan(ReadAt(table, VERSIONS), group))
     keys = [key for key in expected(VERSIONS)[table] if key_group(key, KEY_GROUPS) == group]
     with tidegate.connect(moving.url, moving.namespace, moving.options) as gate:
         for key in keys or [b"nothing"]:

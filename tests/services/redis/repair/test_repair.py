@@ -18,6 +18,7 @@ from tidegate.committers.operations.verify import verify
 from tidegate.committers.repair.repair import repair
 from tidegate.errors import StoreNotVerifiedError, WalGapError
 from tidegate.keys.groups import key_group
+from tidegate.sinks.records import ReadAt
 
 GROUP = 3
 Keys = Mapping[str, Any]
@@ -68,7 +69,7 @@ def readable(query: Query, version: int, groups: set[int]) -> bool:
         for table, at in entry.tables.items():
             rows = {}
             try:
-                for found in store.scan(table, group, version, at.start):
+                for found in store.scan(ReadAt(table, version, at.start), group):
                     rows.update(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
             except StoreNotVerifiedError:
                 return False
@@ -116,7 +117,7 @@ def test_a_base_that_the_log_no_longer_holds_is_told_and_the_rest_stays(server: 
         assert query.store().unverified()
     told = rf"lost table {base[:-2]} up to version \d+\. It is not back"
     with pytest.raises(StoreNotVerifiedError, match=told):
-        list(query.store().scan(base[:-2], GROUP, visible))
+        list(query.store().scan(ReadAt(base[:-2], visible), GROUP))
 
 
 def test_a_header_that_the_log_no_longer_holds_leaves_the_rows_where_they_are(server, query: Query):

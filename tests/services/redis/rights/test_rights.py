@@ -24,7 +24,7 @@ from tidegate.committers.repair.repair import repair
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreNotVerifiedError, TidegateError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.records import CatalogEntry, Identity, Stamp
+from tidegate.sinks.records import CatalogEntry, Identity, ReadAt, Stamp
 from tidegate.sinks.redis.aliases import RedisAliases
 from tidegate.sinks.redis.client import calls
 from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name, names, source
@@ -166,7 +166,7 @@ def test_every_function_runs_with_the_rights_of_who_calls_it(users, called):
     users.server.ask("HSET", left, "token", "")  # of a repair that died
     store.vacuum(dry_run=True, thorough=True)
     store.vacuum(thorough=True)
-    store.rows_of(MARKER, [b"m1"], 9)
+    store.rows_of(ReadAt(MARKER, 9), [b"m1"])
     assert verify(driver.log, store).findings == []
     with store.comparing(driver.epoch):
         store.keep_lost(0, 9)

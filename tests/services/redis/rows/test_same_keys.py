@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from services.support.redis.server import RedisServer
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.rules.key_sets import KeySets
@@ -92,7 +92,9 @@ class History:
     def check(self) -> None:
         version = len(self.versions) - 1
         wanted = {key: text for key, (text, until) in self.versions[-1].items() if version < until}
-        found = self.store.get_many("t", KEYS, version, 0, stamp(version).decided_at_us).to_pylist()
+        found = self.store.get_many(
+            ReadAt("t", version, at_us=stamp(version).decided_at_us), KEYS
+        ).to_pylist()
         assert {key: text for key, text in zip(KEYS, found, strict=True) if text is not None} == wanted
 
 

@@ -16,7 +16,7 @@ from tidegate.committers.operations import restore
 from tidegate.committers.operations.repair_source import StoreSource
 from tidegate.committers.steps import fill_groups
 from tidegate.sinks.diff import differences_of_groups
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.async_store import AsyncRedisStore
 from tidegate.sinks.redis.client.channel import Channel
@@ -67,7 +67,7 @@ def two_versions(store: RedisStore) -> None:
 
 def rows_of(store: RedisStore, groups: int, version: int, start: int = 0) -> dict[bytes, bytes]:
     rows: dict[bytes, bytes] = {}
-    for _, batch in store.scan_groups("t", range(groups), version, start, 0):
+    for _, batch in store.scan_groups(ReadAt("t", version, start, at_us=0), range(groups)):
         rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
     return rows
 
@@ -107,7 +107,7 @@ def test_a_scan_on_an_event_loop_takes_few_round_trips(make, redis, namespace, m
             await store.pointer()
             monkeypatch.setattr(Channel, "send", counted)
             rows: dict[bytes, bytes] = {}
-            async for batch in store.scan_groups("t", range(GROUPS), 2, 0, 0):
+            async for batch in store.scan_groups(ReadAt("t", 2, at_us=0), range(GROUPS)):
                 rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
             return rows
         finally:
@@ -178,7 +178,7 @@ def test_a_scan_of_a_large_key_group_holds_a_part_of_its_rows(make, finished, re
     put(store, 2, {"t": newer}, 1)
     tracemalloc.start()
     try:
-        scan = store.scan("t", 0, 2, 0, 0)
+        scan = store.scan(ReadAt("t", 2, at_us=0), 0)
         keys, changed = [next(scan)["key"][0].as_py()], 0
         if finished:
             for batch in scan:

@@ -15,6 +15,7 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import BadRecordError, ConfigError, TidegateError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.sinks.redis.upkeep.limits import BULK, CLIENTS, OUTPUT, QUERY
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -72,13 +73,15 @@ def check_at_the_limit(driver, setting, count=10):
         write(driver, number, {key: value})
     last = driver.folded.last_version
     assert driver.store.pointer().visible == last == count
-    found = driver.store.get_stored("t", [b"k0"], last).to_pylist()
+    found = driver.store.get_stored(ReadAt("t", last), [b"k0"]).to_pylist()
     assert found[0][1:] == rows[b"k0"]
     scanned = sum(
-        batch.num_rows for g in range(KEY_GROUPS) for batch in driver.store.scan_stored("t", g, last)
+        batch.num_rows for g in range(KEY_GROUPS) for batch in driver.store.scan_stored(ReadAt("t", last), g)
     )
     assert scanned == len(rows)
-    assert None not in driver.store.get_stored("t", list(rows), last).to_pylist(), "together above a limit"
+    assert None not in driver.store.get_stored(ReadAt("t", last), list(rows)).to_pylist(), (
+        "together above a limit"
+    )
 
 
 @pytest.mark.parametrize("setting", LIMITS)
@@ -139,7 +142,7 @@ def test_a_limit_that_is_lowered_later_is_named_where_it_is_met(setting, private
         write(driver, 0, {b"k": large})
         server.ask("CONFIG", "SET", *next(iter(LIMITS[setting].items())))
         with pytest.raises(TidegateError, match=OUTPUT):
-            driver.store.get_stored("t", [b"k"], 1)
+            driver.store.get_stored(ReadAt("t", 1), [b"k"])
         server.ask("CONFIG", "SET", setting, "normal 0 0 0")
     assert driver.store.pointer().visible == 1
-    assert driver.store.get_stored("t", [b"k"], 1).to_pylist()[0][1:] == large
+    assert driver.store.get_stored(ReadAt("t", 1), [b"k"]).to_pylist()[0][1:] == large

@@ -14,6 +14,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from services.support.hostile import REFUSED, Attack
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import LEASES_MAX
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.leases import Lease
 
 ANOTHER, OWN, RETIREMENT, SERVER = "another keyspace", "its own keyspace", "its retirement", "the cluster"
@@ -125,7 +126,7 @@ def revokes_another(world: World) -> None:
     if not left:
         assert world.store.announce(2) == 2
         with pytest.raises(SnapshotExpiredError):
-            world.store.get_many("t", [b"k"], 1)
+            world.store.get_many(ReadAt("t", 1), [b"k"])
 
 
 def of(roles: tuple[str, ...], name: str, where: str, ends: str, run: Any) -> list[Attack]:

@@ -169,10 +169,10 @@ class Query:
 
 def _found(store: Any, entry: Any) -> Mapping[str, Mapping[bytes, bytes]]:
     content: dict[str, dict[bytes, bytes]] = {}
-    for table, at in entry.tables.items():
+    for table in entry.tables:
         rows = content.setdefault(table, {})
         for group in range(KEY_GROUPS):
-            for found in store.scan(table, group, entry.version, at.start):
+            for found in store.scan(entry.read_at(table), group):
                 rows.update(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
     assert len(set(content[MARKER].values())) == 1
     return content

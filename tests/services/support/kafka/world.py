@@ -192,10 +192,10 @@ class World:
 
     def content(self, entry: Any) -> dict[str, dict[bytes, bytes]]:
         found: dict[str, dict[bytes, bytes]] = {}
-        for table, at in entry.tables.items():
+        for table in entry.tables:
             found[table] = {}
             for group in range(KEY_GROUPS):
-                for rows in self.store().scan(table, group, entry.version, at.start):
+                for rows in self.store().scan(entry.read_at(table), group):
                     keys, values = rows["key"].to_pylist(), rows["value"].to_pylist()
                     found[table].update(zip(keys, values, strict=True))
         return found

@@ -12,6 +12,7 @@ from redis import exceptions
 
 from services.support.hostile import REFUSED, Attack
 from tidegate.errors import SnapshotExpiredError
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.redis.client.functions import library, library_name
 from tidegate.sinks.rules.leases import Lease
 
@@ -177,7 +178,7 @@ def revokes_another(world: World) -> None:
     with pytest.raises(SnapshotExpiredError):
         store.lease(Lease("victim", 1), 60)
     with pytest.raises(SnapshotExpiredError):
-        store.get_many("t", [b"k"], 1)
+        store.get_many(ReadAt("t", 1), [b"k"])
 
 
 def endless_catalog(world: World) -> None:

@@ -44,6 +44,7 @@ from tidegate.errors import (
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.log import Log
@@ -183,9 +184,9 @@ def found_at(store: Any, version: int) -> Content:
     for table, at in entry.tables.items():
         rows = content.setdefault(table, {})
         for group in range(KEY_GROUPS):
-            for found in store.scan(table, group, version, at.start):
+            for found in store.scan(ReadAt(table, version, at.start), group):
                 rows.update(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
-        values = store.get_many(table, list(rows), version, at.start).to_pylist()
+        values = store.get_many(ReadAt(table, version, at.start), list(rows)).to_pylist()
         assert values == list(rows.values())
     return content
 

@@ -14,6 +14,7 @@ from tidegate.committers.steps.retire import LOOK_AT_ONCE, _drop_expired, kept_b
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.sinks.memory import store as memory_store
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.leases import Lease
 from tidegate.testing.example import Example
 from tidegate.testing.store.harness import ManualClock
@@ -57,7 +58,7 @@ def horizon(writer):
 
 def rows_at(writer, table, key, versions):
     """Which of these versions have a row of the key."""
-    found = {v: writer.driver.store.rows_of(table, [key], v)[0].as_py() for v in versions}
+    found = {v: writer.driver.store.rows_of(ReadAt(table, v), [key])[0].as_py() for v in versions}
     return [version for version, value in found.items() if value is not None]
 
 
@@ -139,7 +140,7 @@ def test_a_lease_holds_as_long_and_as_many_as_the_options_say(writer, clock, lim
     with pytest.raises(SnapshotExpiredError):
         store.lease(Lease("reader", 1), 60)
     with pytest.raises(SnapshotExpiredError):
-        store.get_many("airports", [b"EWR"], 1)
+        store.get_many(ReadAt("airports", 1), [b"EWR"])
     assert store.leases() == []
 
 
@@ -164,7 +165,7 @@ def test_t39_a_retirement_cut_short_is_finished_by_the_next(writer, place):
         failpoints.arm(None)
     assert 0 < horizon(writer) < 3
     for version in range(horizon(writer), 4):
-        assert writer.driver.store.get_many("airports", [b"EWR"], version)[0].is_valid
+        assert writer.driver.store.get_many(ReadAt("airports", version), [b"EWR"])[0].is_valid
     assert retire(writer) == 3
     assert rows_at(writer, "airports", b"EWR", range(1, 4)) == [3]
 

@@ -23,6 +23,7 @@ from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotE
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.example import BATCHES, SCHEMAS, Example
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
@@ -238,11 +239,11 @@ def test_rows_that_expire_go_on_expiring(place):
     example.close()
     with contextlib.closing(open_store(url, "short")) as store:
         manifest = export(store, store.identity(), 1, place / "x")
-        stored = store.get_stored_one("aircraft", b"a", 1)
+        stored = store.get_stored_one(ReadAt("aircraft", 1), b"a")
     assert manifest.tables["aircraft"].expires
     run(place, "import", place / "x", namespace="copy")
     with contextlib.closing(open_store(url, "copy")) as store:
-        assert store.get_stored_one("aircraft", b"a", 1) == stored
+        assert store.get_stored_one(ReadAt("aircraft", 1), b"a") == stored
         assert store.catalog()[0].tables["aircraft"].expires is True
 
 

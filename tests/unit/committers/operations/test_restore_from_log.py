@@ -25,6 +25,7 @@ from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.expiry import is_hidden
 from tidegate.sinks.rules.visible import moment
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -79,7 +80,9 @@ class Place:
         return {
             table: {
                 key: value
-                for _, rows in driver.store.scan_groups_stored(table, range(GROUPS), version, at.start)
+                for _, rows in driver.store.scan_groups_stored(
+                    ReadAt(table, version, at.start), range(GROUPS)
+                )
                 for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
                 if not is_hidden(value, entry.decided_at_us)
             }

@@ -15,6 +15,7 @@ from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory import store
 from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import memory_log
 from tidegate.wal.memory_log import MemoryLog
@@ -53,7 +54,7 @@ def lose(driver):
 
 def got(driver):
     at = driver.store.pointer().visible
-    return driver.store.get_many("t", [b"k0", b"k1", b"k2"], at).to_pylist()
+    return driver.store.get_many(ReadAt("t", at), [b"k0", b"k1", b"k2"]).to_pylist()
 
 
 def test_a_row_that_does_not_stay_is_an_error_and_nothing_is_passed_over(driver, monkeypatch):

@@ -20,7 +20,7 @@ from tidegate.errors import (
     StoreUnavailableError,
     VersionRegressedError,
 )
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, ReadAt
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.sqlite import drop
 from tidegate.sinks.sqlite import rows as sqlite_rows
@@ -253,7 +253,7 @@ def test_a_floor_refuses_by_itself(store):
     with pytest.raises(SnapshotExpiredError, match="key group"):
         get(store, "t", [b"001"], 1)
     with pytest.raises(SnapshotExpiredError, match="key group 2"):
-        list(store.scan("t", 2, 1))
+        list(store.scan(ReadAt("t", 1), 2))
 
 
 def test_a_floor_refuses_where_an_emptied_table_lost_rows(store):
@@ -579,7 +579,7 @@ def test_changed_rows_are_damage_that_is_told_without_them(root, store, change, 
     def used():
         if "ALTER" in change:
             put(store, 2, {"t": {b"%d" % n: b"+2" for n in range(40)}})
-        return [list(store.scan("t", group, 1)) for group in range(4)]
+        return [list(store.scan(ReadAt("t", 1), group)) for group in range(4)]
 
     with pytest.raises(CorruptError, match=why) as caught:
         used()

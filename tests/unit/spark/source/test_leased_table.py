@@ -84,7 +84,7 @@ def test_a_removed_store_is_left_for_its_successor_on_request_only(moved, tmp_pa
     with pytest.raises(StoreRemovedError, match="its successor is "):
         lease_table(asked(moved))
     leased = lease_table(asked(moved, followRedirects="true"))
-    assert (leased.version, leased.url) == (1, f"sqlite://{tmp_path}/new")
+    assert (leased.at.version, leased.url) == (1, f"sqlite://{tmp_path}/new")
     with pytest.raises(ConfigError, match="followRedirects: server 1 of it is not host:port"):
         asked(moved, followRedirects="yes")
 

@@ -41,11 +41,10 @@ class Rows:
         self.changes = []
         self.asked = 0
 
-    def get_many(self, table, keys, version, start=0, at_us=None):
-        assert version == self.version
-        assert start == 0
+    def get_many(self, at, keys):
+        assert (at.version, at.start) == (self.version, 0)
         self.asked += len(keys)
-        return pa.array([self.tables[table].get(key) for key in keys], pa.binary())
+        return pa.array([self.tables[at.table].get(key) for key in keys], pa.binary())
 
     def apply(self, changes):
         """All or nothing: every key once, as an upsert or a delete of what is there."""

@@ -6,6 +6,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tidegate.sinks.records import ReadAt
 from tidegate.spark.calls.migrate_state import MigrationWork, migrate_groups
 from tidegate.values.state_versions import next_state, plain
 from tidegate.wal.record import Column, TableSchema
@@ -30,8 +31,8 @@ ROWS = {
 class Scanned:
     """A store with the rows, all in its key group 1."""
 
-    def scan_groups_stored(self, table, groups, version, start):
-        assert (table, version, start) == ("t", 7, 3)
+    def scan_groups_stored(self, at, groups):
+        assert at == ReadAt("t", 7, 3)
         for group in groups:
             if group == 1:
                 columns = pa.array([*ROWS], pa.binary()), pa.array([*ROWS.values()], pa.binary())

@@ -19,6 +19,7 @@ from tidegate.options import Options
 from tidegate.options.durations import duration_us
 from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.layout import unpack
 from tidegate.testing.example import Example
 from tidegate.testing.store.harness import ManualClock
@@ -73,7 +74,7 @@ def tick(writer):
 
 def stored(writer, key, version=None):
     visible = writer.driver.store.pointer().visible
-    return writer.driver.store.get_stored_one("airports", key.encode(), version or visible)
+    return writer.driver.store.get_stored_one(ReadAt("airports", version or visible), key.encode())
 
 
 def shown(writer, version=None):
@@ -192,7 +193,7 @@ def test_tables_without_one_look_in_log_and_store_as_they_always_did(opened):
     entry = writer.driver.store.catalog()[-1]
     assert entry.tables["airports"].expires is True
     assert not entry.tables["notes"].expires
-    assert writer.driver.store.get_stored_one("notes", b"\0", 1) == b"+plain"
+    assert writer.driver.store.get_stored_one(ReadAt("notes", 1), b"\0") == b"+plain"
 
 
 # -- who sees it when ------------------------------------------------------------------------------------
@@ -312,8 +313,10 @@ def test_a_store_that_is_filled_gets_what_is_live_with_its_expiry(opened, clock,
     driver.store = copy
     copy.claim(driver.epoch, driver.writer)
     assert fill(driver, source) is True
-    assert copy.get_stored_one("airports", b"EWR", 3) is None
-    assert copy.get_stored_one("airports", b"LGA", 3) == source.get_stored_one("airports", b"LGA", 3)
+    assert copy.get_stored_one(ReadAt("airports", 3), b"EWR") is None
+    assert copy.get_stored_one(ReadAt("airports", 3), b"LGA") == source.get_stored_one(
+        ReadAt("airports", 3), b"LGA"
+    )
     assert copy.catalog()[0].tables["airports"].expires is True
     driver.store = source
     copy.close()

@@ -56,7 +56,7 @@ from tidegate.errors import (
     TidegateError,
     WalGapError,
 )
-from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.records import CatalogEntry, ReadAt
 from tidegate.sinks.redis.seals import headers
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.store.harness import chunks_of
@@ -262,7 +262,7 @@ class Schedule:
             rows, start = self.start.versions[version][table], start_of(table, version)
             if self.chance.random() < 0.7:
                 some = [key for key in KEYS if self.chance.random() < 0.5] or KEYS[:1]
-                found: Any = store.get_many(table, some, version, start).to_pylist()
+                found: Any = store.get_many(ReadAt(table, version, start), some).to_pylist()
                 wanted: Any = [rows.get(key) for key in some]
             else:
                 group = self.chance.randrange(KEY_GROUPS)
@@ -350,9 +350,7 @@ class Schedule:
         floor = max([1, pointer.horizon, *(header.floor for header in found.values())])
         for entry in store.catalog(floor, start.last):
             for table, rows in start.versions[entry.version].items():
-                values = store.get_many(
-                    table, KEYS, entry.version, start_of(table, entry.version)
-                ).to_pylist()
+                values = store.get_many(entry.read_at(table), KEYS).to_pylist()
                 if values != [rows.get(key) for key in KEYS]:
                     raise WrongError(f"the end: version {entry.version}, table {table}: {values}, not {rows}")
         if self.chance.random() < 0.2:

@@ -21,7 +21,7 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.keys.groups import key_group
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
-from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.records import CatalogEntry, ReadAt
 from tidegate.sinks.redis.client.servers import Idle, Node
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -153,7 +153,7 @@ def start_of(table: str, version: int) -> int:
 def scanned(store: RedisStore, table: str, group: int, version: int) -> dict[bytes, bytes]:
     """The rows of a key group."""
     rows: dict[bytes, bytes] = {}
-    for found in store.scan(table, group, version, start_of(table, version)):
+    for found in store.scan(ReadAt(table, version, start_of(table, version)), group):
         rows.update(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
     return rows
 
