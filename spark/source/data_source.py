@@ -30,9 +30,17 @@ from tidegate.spark.source.leased_table import LeasedTable, lease_table
 from tidegate.spark.source.options import SourceOptions
 from tidegate.spark.source.stream import FeedReader, feed_ddl
 
-REDACTION = "spark.sql.redaction.options.regex"
-LOGINS = "(?i)^(store|wal)(options)?$"
-"""Options of this source that may contain a login: Spark prints the options of a stream in its plan."""
+HIDDEN = {
+    "spark.sql.redaction.options.regex": "(?i)^(store|wal)(options)?$",
+    "spark.sql.redaction.string.regex": (
+        r'(?i:"(?:store|wal)(?:options)?"\s+value: )"[^"\\]*(?:\\.[^"\\]*)*"|(?<=://)[^/?#\s"@]+(?=@)'
+    ),
+}
+"""What Spark hides of the options of this source that may contain a login, by Spark's setting.
+
+Spark prints the options of a stream in its plan; a Spark Connect server prints each request as text, for its
+page and its event log.
+"""
 
 CHECKPOINT = "checkpointlocation"
 """An option of every query that writes."""
@@ -41,17 +49,18 @@ CHECKPOINT = "checkpointlocation"
 def register(spark: SparkSession) -> None:
     """Register ``format("tidegate")`` in this session. Repeatable.
 
-    Spark finds the installed source by itself. This adds the options that may contain a login to those that
-    Spark hides in plans.
+    Spark finds the installed source by itself. This adds the options that may contain a login to what Spark
+    hides, in plans and in the requests of Spark Connect.
     """
     try:
         spark.dataSource.register(TidegateSource)
     except PySparkException as error:  # Spark has found it, and keeps that one
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
-    hidden = spark.conf.get(REDACTION) or ""
-    if LOGINS not in hidden:
-        spark.conf.set(REDACTION, f"{hidden}|{LOGINS}" if hidden else LOGINS)
+    for setting, logins in HIDDEN.items():
+        hidden = spark.conf.get(setting, None) or ""
+        if logins not in hidden:
+            spark.conf.set(setting, f"{hidden}|{logins}" if hidden else logins)
 
 
 class TidegateSource(DataSource):

@@ -8,15 +8,20 @@ Nothing is registered before the reads: Spark finds the data source by the name 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from support.spark_driver import session
 from tidegate.spark import VersionedSink, configure, register
+
+LOGIN = "s3cr3t"
+LOGIN_OPTIONS = json.dumps({"timeout_s": 0.1, "password": LOGIN, "username": 'with "quotes"'})
 
 
 def told(name: str, made: Callable[[], Any]) -> None:
@@ -42,6 +47,15 @@ def main(folder: str, master: str) -> None:
         register(spark)
         return read()
 
+    def refused() -> Any:
+        """A URL with a login: its request is in the event log of the server, and the login is not (T48)."""
+        secret = {**given, "store": f"redis://default:{LOGIN}@127.0.0.1:1", "storeOptions": LOGIN_OPTIONS}
+        changes = spark.readStream.format("tidegate").options(**secret, wal=f"kafka://u:{LOGIN}@127.0.0.1:1")
+        for load in (spark.read.format("tidegate").options(**secret).load, changes.load):
+            with contextlib.suppress(PySparkException):
+                _ = load().schema
+        return True
+
     def stream() -> Any:
         options = {**given, "namespace": "flights", "wal": wal, "startingVersion": "earliest"}
         changes = spark.readStream.format("tidegate").options(**options).load()
@@ -64,6 +78,7 @@ def main(folder: str, master: str) -> None:
     told("read", read)
     told("one key", one_key)
     told("registered", registered)
+    told("refused", refused)
     told("stream", stream)
     told("load", load)
     told("rename", renamed)

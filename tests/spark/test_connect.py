@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from connect_client import LOGIN
 from connect_query import BATCHES, add_input
 from log_places import command
 
@@ -281,9 +282,13 @@ def test_tables_are_read_by_the_name_of_the_source_and_loaded_and_imported(tmp_p
     write_flights(wal, store, alias="live")
     command("export", str(tmp_path / "export"), "--store", store, "--namespace", "flights")
     program = [sys.executable, str(HERE / "connect_client.py"), str(tmp_path)]
+    (events := tmp_path / "events").mkdir()
+    logged = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
+    logged |= {"spark.eventLog.compress": "false"}
     with contextlib.ExitStack() as ended:
         if master != CLASSIC:
-            master = ended.enter_context(contextlib.closing(ConnectServer(tmp_path))).url
+            server = ConnectServer(tmp_path, settings=logged)
+            master = ended.enter_context(contextlib.closing(server)).url
         done = subprocess.run(
             [*program, master], capture_output=True, text=True, timeout=CLIENT_S, check=False
         )
@@ -291,6 +296,9 @@ def test_tables_are_read_by_the_name_of_the_source_and_loaded_and_imported(tmp_p
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
     made = {line["name"]: line["made"] for line in lines}
     assert made["read"] == made["registered"] == [["N14228", "UA", 2]]
+    requests = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
+    shown = ["versionAsOf" in requests, "(redacted)" in requests, LOGIN in requests]
+    assert shown == ([False] * 3 if master == CLASSIC else [True, True, False])
     assert made["one key"] == [["N24211", "UA", 1]]
     assert [row[-2:] for row in made["stream"]] == [
         ["upsert", 1],
