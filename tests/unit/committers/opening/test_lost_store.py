@@ -294,7 +294,7 @@ def test_a_store_that_was_dropped_is_not_rebuilt(place, monkeypatch):
     monkeypatch.setattr(dropper.log, "drop", lambda: False)
     drop_namespace(dropper)
     monkeypatch.undo()
-    with pytest.raises(FencedError, match="`tidegate drop` does so"):
+    with pytest.raises(FencedError, match="a drop does so"):
         make_again(example.driver)
     assert example.driver.store.identity() is None
     dropper.log.drop()
