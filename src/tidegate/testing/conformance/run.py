@@ -79,7 +79,8 @@ def conformance(
             left = session.clean_up()
     if left:
         raise StoreUnavailableError(
-            f"namespaces {', '.join(left)} could not be removed: `tidegate drop --only-stores` removes one"
+            f"namespaces {', '.join(left)} could not be removed, and their log is gone: `tidegate drop"
+            " --only-stores --force --namespace NAME --store URL --wal file:///tmp/no-log` removes one"
         )
     return results
 

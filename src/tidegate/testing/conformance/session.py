@@ -72,6 +72,8 @@ class Session:
     starts: int = 0
     _reader: AskedReader | None = None
     _writers: dict[str, Writer] = dataclasses.field(default_factory=dict)
+    _made: list[Writer] = dataclasses.field(default_factory=list)
+    """All writers that were made: of one that was interrupted the namespace may be there."""
     _aliases: set[str] = dataclasses.field(default_factory=set)
 
     # -- the reader -----------------------------------------------------------------------------------
@@ -134,12 +136,16 @@ class Session:
         writer = self._writers.pop(name)
         writer.drop()
         writer.close()
+        self._made.remove(writer)
 
     def new_writer(
         self, namespace: str, schemas: dict[str, TableSchema], ahead_us: int = 0, **options: Any
     ) -> Writer:
         """Make a namespace without versions."""
-        return Writer(self.place, namespace, dict(schemas), SteppedClock(ahead_us), **options)
+        writer = Writer(self.place, namespace, dict(schemas), SteppedClock(ahead_us), **options)
+        self._made.append(writer)
+        writer.open()
+        return writer
 
     def set_alias(self, name: str, writer: Writer, uuid: str = "") -> str:
         """Point an alias at a namespace; ``uuid``: at another one of that name. Return the alias's name."""
@@ -156,7 +162,7 @@ class Session:
         """End the reader and remove the namespaces; return the names of those that could not be removed."""
         self.restart()
         left = []
-        for writer in self._writers.values():
+        for writer in self._made:
             try:
                 for alias in sorted(self._aliases):
                     writer.store.aliases().drop(alias)
@@ -167,6 +173,7 @@ class Session:
                 left.append(writer.namespace)
             with contextlib.suppress(TidegateError):
                 writer.close()
+        self._made.clear()
         self._writers.clear()
         return left
 

@@ -104,7 +104,7 @@ def shown(schema: TableSchema, fields: Any) -> Any:
 
 
 class Writer:
-    """A writer of one namespace, and what its readers have to see."""
+    """A writer of one namespace, which ``open`` makes, and what its readers have to see."""
 
     def __init__(
         self,
@@ -124,6 +124,9 @@ class Writer:
         self._stack = contextlib.ExitStack()
         self._stack.callback(log.close)
         self._stack.callback(self.store.close)
+
+    def open(self) -> None:
+        """Make the namespace. Durable: on return it is in the log and in the store."""
         open_namespace(self.driver, LINEAGE)
 
     @property

@@ -16,11 +16,12 @@ from tidegate.reader.alias_gate import AliasGate
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules import layout
 from tidegate.sinks.sqlite.files import Files
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.conformance.program import ReaderFailedError, ReaderRaisedError, UnsupportedRequestError
 from tidegate.testing.conformance.reader import ReferenceReader
 from tidegate.testing.conformance.refusals import ON_REDIS
 from tidegate.testing.conformance.run import FAILED, PASSED, SKIPPED, conformance, outcome_of
-from tidegate.testing.conformance.session import Session
+from tidegate.testing.conformance.session import Session, live_of
 from tidegate.testing.conformance.vectors.faults import FAULTS
 from tidegate.testing.conformance.writer import Place
 
@@ -338,6 +339,26 @@ def test_a_program_that_breaks_the_protocol_fails(command, cause, tmp_path):
     results = conformance(command, f"sqlite://{tmp_path}/store", only=["vectors-keys", "vectors-values"])
     assert [result.outcome for result in results] == [FAILED, FAILED]
     assert cause in results[0].text
+
+
+@pytest.mark.parametrize("place", ["begin", "publish", "create"])
+def test_what_is_interrupted_is_removed(tmp_path, monkeypatch, place):
+    """A namespace whose history was being made stayed in the store, without a word."""
+    reader = LocalReader(ReferenceReader())
+    session = Session(Place(f"sqlite://{tmp_path}/s", {}, f"file://{tmp_path}/wal"), "c", lambda: reader)
+    effect = getattr(SqliteStore, place)
+
+    def interrupted(store, *given):
+        effect(store, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.writer("live", live_of)
+    assert open_store(f"sqlite://{tmp_path}/s", "c-live").identity() is not None
+    assert session.clean_up() == []
+    assert open_store(f"sqlite://{tmp_path}/s", "c-live").identity() is None
 
 
 def test_a_program_that_supports_nothing_passes_nothing(tmp_path):
