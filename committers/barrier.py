@@ -240,7 +240,9 @@ def called(origin: Origin) -> str:
     return f"batch {origin.batch_id}" if isinstance(origin, BatchOrigin) else "this load"
 
 
-def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: Sequence[Ack]) -> Manifest:
+def manifest_of(
+    coordinator: Coordinator, barrier: Barrier, attempt: str, acks: Sequence[Ack], source_offsets: str
+) -> Manifest:
     """Build the manifest of the version after the last one folded."""
     state = coordinator.folded
     version = state.last_version + 1
@@ -266,7 +268,7 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
         {schema.schema_id: schema for schema in schemas.values()},
         tables,
         {state.name: _components(barrier, acks)},
-        barrier.source_offsets,
+        source_offsets,
         dropped=tuple(sorted(barrier.drops)) or msgspec.UNSET,
         state_calls=dict(barrier.state_calls) or msgspec.UNSET,
         steps=_steps(barrier, acks) or msgspec.UNSET,

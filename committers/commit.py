@@ -35,9 +35,10 @@ from tidegate.committers.steps.retire import behind_most
 from tidegate.committers.steps.seal import RETRIED, apply_and_seal
 from tidegate.committers.steps.trim import summarise_if_due
 from tidegate.errors import OutcomeUnknownError, StoreNotVerifiedError, TidegateError, WalUnavailableError
-from tidegate.wal.fold import replay_of
+from tidegate.wal.catch_up import source_offsets_of
+from tidegate.wal.fold import recent_version, replay_of
 from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
-from tidegate.wal.record import BatchOrigin, DecidedVersion
+from tidegate.wal.record import BatchOrigin, DecidedVersion, ImportOrigin, LoadOrigin
 from tidegate.wal.staging.spec import StageSpec
 
 logger = logging.getLogger("tidegate")
@@ -107,7 +108,7 @@ def until_decided(
 
     # The manifest contains the acks; until the next record nothing is decided (I5).
     failpoints.hit("manifest.before_write")
-    manifest = manifest_of(coordinator, barrier, attempt, acks)
+    manifest = manifest_of(coordinator, barrier, attempt, acks, _source_offsets(coordinator, barrier))
     content = encode_manifest(manifest)
     (address,) = coordinator.log.stage(f"{attempt}-manifest", [content])
     machine.on(Event.MANIFEST_WRITTEN)
@@ -125,6 +126,23 @@ def until_decided(
         replay_of(coordinator.folded, barrier.origin)  # LineageError when it was from other offsets
     coordinator.last_manifest = manifest if won else None
     return InFlight(decided, coordinator.last_manifest, machine, coordinator.held)
+
+
+def _source_offsets(coordinator: Coordinator, barrier: Barrier) -> str:
+    """Return the source offsets of the last batch that the version will contain; '' if they are not known.
+
+    A load has those of the version before, so that readers find them in the newest version alone.
+    """
+    before = recent_version(coordinator.folded, coordinator.folded.last_version)
+    if barrier.source_offsets or before is None or not isinstance(barrier.origin, LoadOrigin | ImportOrigin):
+        return barrier.source_offsets
+    last = coordinator.last_manifest
+    if last is not None and last.version == before.version:
+        return last.source_offsets
+    if offsets := source_offsets_of(coordinator.log, before):
+        return offsets
+    entries = coordinator.store.catalog(before.version, before.version)  # its manifest may be trimmed
+    return entries[0].source_offsets if entries else ""
 
 
 def _let_retirement_catch_up(coordinator: Coordinator) -> None:

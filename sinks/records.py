@@ -104,8 +104,8 @@ class CatalogEntry(msgspec.Struct, frozen=True):
 
     ``tables`` contains every table that exists at this version; ``changes`` counts this
     version's upserts and deletes per table. ``published_at_us`` is set by the store's clock.
-    ``source_offsets`` are a batch's, as Spark prints them; '' if it has none, or they are long. A restored
-    version has those of the last batch that it contains. ``dropped``: the tables that this version dropped.
+    ``source_offsets`` are those of the last batch that the version contains, as Spark prints them; '' if
+    there is none, or they are long. ``dropped``: the tables that this version dropped.
     """
 
     version: Count

@@ -286,11 +286,12 @@ class VersionedSink(SingleVersions):
     def close(self) -> None:
         """Stop the background work and release handles. The next batch opens again. Repeatable.
 
-        Versions in flight are drained first, at most ``apply_deadline_s``. Raises: as ``drain``, once all is
-        released, if versions stay in flight.
+        Versions in flight are drained first; then older versions are retired, the log is trimmed, and the
+        other stores reach its end. Each takes at most ``apply_deadline_s``; a store that stays behind is a
+        warning. Raises: as ``drain``, once all is released, if versions stay in flight.
         """
         with self._writing.lock:
-            problem = self._writing.release()
+            problem = self._writing.release(self._writing.settings.options.apply_deadline_s)
             self._reporter.closed()
         if problem is not None:
             raise problem

@@ -274,11 +274,16 @@ class OpenWriter:
             schemas |= coordinator.store.schemas_of(ids)
         return schemas_by_table(coordinator.store.where, coordinator.folded.last_version, tables, schemas)
 
-    def close(self) -> TidegateError | None:
-        """End the background work, then close log and stores; return why versions stay in flight, or None."""
+    def close(self, timeout_s: float = 0.0) -> TidegateError | None:
+        """End the background work, then close log and stores; return why versions stay in flight, or None.
+
+        ``timeout_s``: how long it may retire, trim and follow after the last version; 0: it stops at once.
+        """
         problem = self.commits.close()
         if problem is not None:
             logger.warning("versions stay decided, and are recovered at the next open: %s", problem)
+        elif timeout_s:
+            self.background.drain(timeout_s)
         self.background.stop()
         self.connections.close()
         return problem
@@ -328,10 +333,10 @@ class SinkWriter:
         self.now.keep_alive(alive)
         return self.now
 
-    def release(self) -> TidegateError | None:
-        """Close what is open; return why versions stay in flight, or None. Repeatable."""
+    def release(self, timeout_s: float = 0.0) -> TidegateError | None:
+        """Close what is open, as ``OpenWriter.close``. Repeatable."""
         writer, self.now = self.now, None
-        return None if writer is None else writer.close()
+        return None if writer is None else writer.close(timeout_s)
 
     def drain(self, timeout_s: float | None = None) -> None:
         """Wait until no version is in flight, at most ``apply_deadline_s`` by default."""

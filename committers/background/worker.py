@@ -34,7 +34,7 @@ from tidegate.wal.record import Folded
 logger = logging.getLogger("tidegate")
 
 AT_EXIT_S = 5.0
-"""The time in which a process that ends notes that its writer is closed."""
+"""The time in which a process that ends retires and trims, and then notes that its writer is closed."""
 
 
 class Background:
@@ -67,7 +67,8 @@ class Background:
         self._gauges = Gauges(at, log, store, folded, options.max_leases, self._clock)
         self._name, self._others = at.store, {follower.name: follower.store for follower in followers}
         self._ending = threading.Event()
-        self._work = threading.Event()
+        self._work, self._caught_up = threading.Event(), threading.Event()
+        self._caught_up.set()
         self._threads = [
             threading.Thread(
                 target=self._inside,
@@ -85,6 +86,7 @@ class Background:
     def published(self) -> None:
         """Wake the threads after a version became visible: to retire, trim, and follow."""
         self.priority.published()
+        self._caught_up.clear()
         self._work.set()
         for each in self._followers:
             each.wake()
@@ -101,14 +103,29 @@ class Background:
         return [each.follower.standing for each in self._followers]
 
     def drain(self, timeout_s: float) -> None:
-        """Let the followers reach the log's end after the last version, then end everything.
+        """After the last version: ``catch_up``, let the followers reach the log's end, then end.
 
         A follower that meets an error ends there. It waits at most ``timeout_s`` for each.
         """
+        self.catch_up(timeout_s)
         self._end()
         for each in self._followers:
             each.join(timeout_s)
         self.stop()
+        for at in self.standings:
+            if at.visible < at.decided:
+                logger.warning(
+                    "the writer ends, and store %s shows version %s of %s: the next continues, or `tidegate"
+                    " recover` brings it to the log's end",
+                    at.name, at.visible, at.decided,
+                )  # fmt: skip
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Wait until older versions are retired and the log is trimmed after the last version, or both fail.
+
+        A job that ends with its only version would leave both to a next one that does the same.
+        """
+        self._caught_up.wait(timeout_s)
 
     @property
     def ended(self) -> bool:
@@ -128,6 +145,7 @@ class Background:
                 thread.join()
 
     def _at_exit(self) -> None:
+        self.catch_up(AT_EXIT_S)
         self._end()
         self._threads[0].join(AT_EXIT_S)
 
@@ -195,6 +213,7 @@ class Background:
             self._work.wait()
             self._work.clear()
             if self._ending.is_set():
+                self._caught_up.set()
                 return
             try:
                 folded_at_us = self._clock.now_us()  # before the read: later decisions are not in it
@@ -216,6 +235,9 @@ class Background:
                     trimmer.trim(view, folded_at_us, self._ending.is_set)
             except Exception as error:  # noqa: BLE001 - what ended here would never be retired again
                 _tell(error, "retiring or trimming failed, tried again after the next version: %s")
+            self._caught_up.set()
+            if self._work.is_set():  # a version became visible meanwhile
+                self._caught_up.clear()
 
     def _between_steps(self) -> bool:
         """Yield to a version that is applied; return whether to stop here."""

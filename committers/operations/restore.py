@@ -31,7 +31,7 @@ from tidegate.errors import ConfigError, WalGapError
 from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import GroupedRows, windows
-from tidegate.sinks.rules.visible import no_schema, offsets_at, offsets_stand_in
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.sinks.store import Store
 from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import RestoreOrigin, TableSchema
@@ -144,8 +144,7 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
             lambda: _rows(coordinator, held, sources, wanted, compared),
             coordinator.clock,
             drops=drops,
-            source_offsets=(plan.kept.source_offsets if plan.kept else "")
-            or offsets_at(store.catalog(*offsets_stand_in(version))),
+            source_offsets=(plan.kept.source_offsets if plan.kept else "") or wanted.source_offsets,
         )
         return commit(coordinator, barrier).version
 

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.groups import EPOCH
-from tidegate.sinks.records import CatalogEntry
-from tidegate.wal.record import RestoreOrigin, TableAt, TableSchema
+from tidegate.wal.record import TableAt, TableSchema
 
 FROM_A_COPY = "restore the store from a copy, or start a new namespace"
-WITHOUT_OFFSETS_MAX = 20
-"""The number of versions without a batch (loads) that are skipped to find the last batch's offsets."""
 
 
 def moment(microseconds: int) -> datetime.datetime:
@@ -53,22 +50,6 @@ def _missing(what: str) -> CorruptError:
     )
     error.final = False
     return error
-
-
-def offsets_stand_in(visible: int) -> tuple[int, int]:
-    """Return the oldest and newest version whose entries are read for the query's source offsets."""
-    return max(visible - WITHOUT_OFFSETS_MAX, 0), visible
-
-
-def offsets_at(entries: list[CatalogEntry]) -> str:
-    """Return the source offsets of the writer's query at the last of these versions; '' if unknown.
-
-    Entries before a restored version do not count: the restore may have undone their batches.
-    """
-    for entry in reversed(entries):
-        if entry.source_offsets or isinstance(entry.origin, RestoreOrigin):
-            return entry.source_offsets
-    return ""
 
 
 def floor_found(floor: object, visible: int) -> str:

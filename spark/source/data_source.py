@@ -36,7 +36,7 @@ HIDDEN = {
         r'(?i:"(?:store|wal)(?:options)?"\s+value: )"[^"\\]*(?:\\.[^"\\]*)*"|(?<=://)[^/?#\s"@]+(?=@)'
     ),
 }
-"""What Spark hides of the options of this source that may contain a login, by Spark's setting.
+"""Patterns of the options of this source that may contain a login, by the setting that makes Spark hide them.
 
 Spark prints the options of a stream in its plan; a Spark Connect server prints each request as text, for its
 page and its event log.

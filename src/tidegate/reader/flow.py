@@ -43,7 +43,7 @@ from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import REMOVAL_BEGINS, CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules import visible
 from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
-from tidegate.sinks.rules.visible import no_schema, offsets_stand_in
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.wal.record import TableSchema
 
 UNOBSERVED = contextlib.nullcontext()
@@ -458,7 +458,7 @@ class GateFlow(TableHints):
             if isinstance(wanted, Version):
                 yield from self._compare(wanted, pointer)
                 return visible, visible >= number_of(wanted)
-            entries = yield self._reader.store.catalog(*offsets_stand_in(visible))
+            entries = yield self._reader.store.catalog(visible, visible)
             return visible, rules.have_passed(entries, wanted)
 
     def _compare(self, version: Version, pointer: Pointer) -> Steps[None]:

@@ -26,7 +26,7 @@ from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.reads import being_filled
 from tidegate.sinks.rules.removal import described, removal_in
 from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
-from tidegate.sinks.rules.visible import moment, no_version_yet, offsets_at
+from tidegate.sinks.rules.visible import moment, no_version_yet
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.wal.record import (
     BatchOrigin,
@@ -359,8 +359,8 @@ def awaited(version: Version | None, offsets: Offsets | None, timeout: float) ->
 
 
 def have_passed(entries: list[CatalogEntry], wanted: dict[tuple[str, int], int]) -> bool:
-    """Whether the last of these versions is, or follows, a batch that has read all the records."""
-    return passed(offsets_at(entries), wanted)
+    """Whether the version of the entry, if there is one, contains a batch that has read all the records."""
+    return any(passed(entry.source_offsets, wanted) for entry in entries)
 
 
 def oldest_of(limit: int | None, visible: int) -> int:

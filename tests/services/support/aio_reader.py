@@ -49,7 +49,7 @@ class AsyncReferenceReader(ReferenceReader):
                 [canonical_key(schema.key_types, key), canonical_value(schema, value)]
                 async for key, value in scan
             ]
-            return {"version": view.version, "rows": rows}
+            return {"version": view.at.version, "rows": rows}
         finally:
             await scan.close()
 

@@ -193,10 +193,10 @@ def test_i8_a_scan_leaves_a_version_that_is_retired_before_its_first_row(writer,
         store = gate._reader.store
         scan_groups = store.scan_groups
 
-        async def retired(table, groups, version, *at):
+        async def retired(at, groups):
             batches = 0
-            async for batch in scan_groups(table, groups, version, *at):
-                if version == 1 and batches == batches_before:
+            async for batch in scan_groups(at, groups):
+                if at.version == 1 and batches == batches_before:
                     writer.write(BATCHES[1])
                     raise SnapshotExpiredError("version 1 was retired")
                 batches += 1

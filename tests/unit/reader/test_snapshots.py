@@ -140,12 +140,12 @@ def test_i8_a_scan_leaves_a_version_that_is_retired_before_its_first_row(writer,
         store = gate._reader.store
         scan_groups = store.scan_groups
 
-        def retired(table, groups, version, *at):
-            yield from itertools.islice(scan_groups(table, groups, version, *at), batches_before)
-            if version == 1:
+        def retired(at, groups):
+            yield from itertools.islice(scan_groups(at, groups), batches_before)
+            if at.version == 1:
                 writer.write(BATCHES[1])
                 raise SnapshotExpiredError("version 1 was retired")
-            yield from itertools.islice(scan_groups(table, groups, version, *at), batches_before, None)
+            yield from itertools.islice(scan_groups(at, groups), batches_before, None)
 
         monkeypatch.setattr(store, "scan_groups", retired)
         scan = gate.table("airports").scan()
@@ -216,11 +216,11 @@ def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_on
     with connect_to(writer) as gate:
         found = gate._reader.store._looked_up
 
-        def retired_meanwhile(version, *reads):
-            if version == 1:
+        def retired_meanwhile(reads):
+            if reads[0][0].version == 1:
                 writer.write(BATCHES[1])
                 assert writer.driver.store.announce(2) == 2
-            return found(version, *reads)
+            return found(reads)
 
         monkeypatch.setattr(gate._reader.store, "_looked_up", retired_meanwhile)
         assert gate.table("airports").get("EWR") == {"departures": 2, "delay": 1.5}
@@ -229,8 +229,8 @@ def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_on
 def test_t28_reading_again_has_an_end(gate, monkeypatch):
     tries = []
 
-    def always(version, *_):
-        tries.append(version)
+    def always(reads):
+        tries.append(reads)
         raise SnapshotExpiredError("retired")
 
     monkeypatch.setattr(gate._reader.store, "_looked_up", always)

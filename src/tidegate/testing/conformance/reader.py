@@ -160,7 +160,7 @@ class ReferenceReader:
             rows = [
                 [canonical_key(schema.key_types, key), canonical_value(schema, value)] for key, value in scan
             ]
-            return {"version": view.version, "rows": rows}
+            return {"version": view.at.version, "rows": rows}
 
     def snapshot(self, version: int | None = None, lease_s: float = LEASE_S) -> dict[str, Any]:
         """Take a snapshot, under a name."""

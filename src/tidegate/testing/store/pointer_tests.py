@@ -50,13 +50,13 @@ from tidegate.wal.record import (
 OTHER_PROCESS = """
 import json, sys
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import CatalogEntry
+from tidegate.sinks.records import ReadAt
 from tidegate.testing.store.harness import put
 
 url, namespace, options = json.loads(sys.argv[1])
 store = open_store(url, namespace, options)
 print(json.dumps([store.identity().uuid, store.pointer().visible, store.pointer().digest,
-    [value.decode() for value in store.get_many("t", [b"a", b"b"], 1).to_pylist()]]))
+    [value.decode() for value in store.get_many(ReadAt("t", 1), [b"a", b"b"]).to_pylist()]]))
 put(store, 2, {"t": {b"a": b"by another process"}})
 store.close()
 """

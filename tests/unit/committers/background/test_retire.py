@@ -8,6 +8,7 @@ import pytest
 from support.places import opened
 from support.wait import wait_until
 from tidegate.base import failpoints
+from tidegate.committers.background import worker
 from tidegate.committers.background.worker import Background
 from tidegate.committers.steps.decided_versions import RetirementBacklog, decided_versions
 from tidegate.committers.steps.retire import LOOK_AT_ONCE, _drop_expired, kept_by, retire_up_to
@@ -202,6 +203,39 @@ def test_what_was_dropped_is_not_read_again(writer, monkeypatch):
 def background_of(writer, options=KEEP_ONE):
     driver = writer.driver
     return Background(driver.log, driver.store, options, lambda: driver.epoch)
+
+
+def test_what_ends_with_its_version_retires_the_older_ones_first(writer):
+    """Loads ended before the first turn of the thread that retires: each left the rows that it replaced."""
+    for _ in range(3):
+        background = background_of(writer)
+        write(writer)
+        background.published()
+        background.drain(DEADLINE_S)
+        assert horizon(writer) == writer.driver.folded.last_version
+    assert writer.driver.store.vacuum(dry_run=True).rows == 0
+    background.drain(DEADLINE_S)  # it has ended
+
+
+def test_a_process_that_ends_retires_first(writer):
+    """A job of one batch an hour, which ends with it, never cut its log."""
+    write(writer, 2)
+    background = background_of(writer)
+    background.published()
+    background._at_exit()
+    assert (horizon(writer), background.ended) == (2, True)
+    background.stop()
+
+
+def test_a_drain_ends_at_its_deadline(writer, monkeypatch):
+    monkeypatch.setattr(
+        worker, "retire_up_to", lambda *given: wait_until(given[4], "it is stopped", DEADLINE_S)
+    )
+    background = background_of(writer)
+    write(writer)
+    background.published()
+    background.drain(0.01)
+    assert (horizon(writer), background.ended) == (0, True)
 
 
 def test_a_retirement_that_hangs_holds_up_no_batch(writer, monkeypatch):

@@ -114,13 +114,13 @@ def test_what_is_retired_during_the_check_is_no_finding(kept):
     example = Example(kept.wal, kept.store, options=OPTIONS)
     plain, done = store.rows_of, []
 
-    def retired_first(table, keys, version, stride=1):
+    def retired_first(at, keys):
         if not done:
-            done.append(version)
+            done.append(at.version)
             example.write({"airports": {"EWR": None, "LGA": None, "JFK": None}})
             driver = example.driver
             retire_up_to(driver.log, driver.store, driver.folded, Options(keep_versions=1), lambda: False)
-        return plain(table, keys, version, stride)
+        return plain(at, keys)
 
     store.rows_of = retired_first
     report = verify(log, store)

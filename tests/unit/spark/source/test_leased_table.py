@@ -49,7 +49,7 @@ def retired_meanwhile(writer, monkeypatch):
 
 @pytest.mark.usefixtures("retired_meanwhile")
 def test_t28_a_newest_version_that_is_retired_before_it_is_held_gives_way_to_the_newer_one(writer):
-    assert lease_table(asked(writer)).version == 2
+    assert lease_table(asked(writer)).at.version == 2
     assert [info.version for info in writer.driver.store.leases()] == [2]
 
 

@@ -193,7 +193,7 @@ def viewed(**other):
 
     def view_of(*args):
         view = table.view_of(*args)
-        return None if view is None else view._replace(**other)
+        return None if view is None else view._replace(at=view.at._replace(**other))
 
     return [lambda: mock.patch("tidegate.reader.flow.view_of", view_of)]
 
