@@ -287,9 +287,9 @@ RULES = [
     (
         "rows-from-before-the-start",
         "rows from before a table was emptied do not count",
-        "src/tidegate/reader/table.py",
-        "of = entry.version, at.start, entry",
-        "of = entry.version, 0, entry",
+        "sinks/records.py",
+        "return ReadAt(table, self.version, at.start, at",
+        "return ReadAt(table, self.version, 0, at",
         "rows-emptied",
     ),
     (
