@@ -32,11 +32,11 @@ def session(master: str, settings: Mapping[str, Any]) -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     builder = SparkSession.builder.master(master).appName("tidegate bench")
-    at_interrupt = signal.getsignal(signal.SIGINT)
-    spark = builder.config(map={**quiet, **settings}).getOrCreate()
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and at_interrupt is not None:  # PySpark's handler asks the JVM, within another request
-        signal.signal(signal.SIGINT, at_interrupt)
+    with _interrupts_put_off() as interrupts:
+        spark = builder.config(map={**quiet, **settings}).getOrCreate()
+    if interrupts:
+        spark.stop()
+        raise KeyboardInterrupt
     spark.sparkContext.setLogLevel("ERROR")
     if "spark.sql.shuffle.partitions" not in settings:
         spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
@@ -44,6 +44,24 @@ def session(master: str, settings: Mapping[str, Any]) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+@contextlib.contextmanager
+def _interrupts_put_off() -> Iterator[list[int]]:
+    """Yield the Ctrl-Cs meanwhile: a JVM whose start is interrupted does not end with this process.
+
+    PySpark sets a handler of its own, which asks the JVM within another request: the one before is set again.
+    """
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield came
+        return
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def rows_of(numbers: DataFrame, keys: int) -> DataFrame:

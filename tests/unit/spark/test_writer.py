@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tidegate.committers.apply.priority import ApplyPriority
-from tidegate.committers.background.follower import FollowerThread
+from tidegate.committers.background.follower import FollowerThread, Standing
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -101,6 +101,32 @@ def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_aga
     assert slow.began.wait(WAIT_S)
     writer.close()
     assert (slow.most, slow.at_once) == (1, 0)
+
+
+@pytest.mark.parametrize("timeout_s", [WAIT_S, 0.0])
+def test_a_writer_that_closes_waits_for_its_other_stores(tmp_path, caplog, timeout_s):
+    """A query of one batch that closes its sink stopped the copy in its version; 0 s: after an error."""
+    where = {"wal": f"file://{tmp_path}/wal", "store": f"sqlite://{tmp_path}/store"}
+    sink, slow, stops = VersionedSink(namespace="flights", **where), Slow(), []
+    closed = slow.store = SimpleNamespace(close=lambda: None)
+    slow.standing = Standing("copy", "elsewhere", visible=1, decided=2)
+
+    def step(stopped):
+        slow.began.set()
+        for _ in range(200):
+            if stopped():
+                stops.append(1)
+                break
+            threading.Event().wait(0.001)
+        return True
+
+    slow.step = step
+    driver = SimpleNamespace(log=closed, store=closed, epoch=0, last_decided=0, priority=ApplyPriority())
+    writer = writer_on(sink, driver, followers=[slow])
+    assert slow.began.wait(WAIT_S)
+    writer.close(timeout_s)
+    assert bool(stops) == (timeout_s == 0)
+    assert ("store copy shows version 1 of 2" in caplog.text) == (timeout_s > 0)
 
 
 def test_a_follower_that_meets_an_error_is_told_and_tries_again():
