@@ -119,7 +119,9 @@ def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
 
 def stride_of(coordinator: Coordinator, barrier: Barrier, table: str) -> int:
     """Return the stride of a table that the barrier writes: fixed when the table is made."""
-    return stride_here(coordinator, table, barrier.drops, brought_strides(barrier.tables))
+    tables = barrier.tables
+    alike = {name: tables[name] for name in own_tables.of_one_stride(table) if name in tables}
+    return stride_here(coordinator, table, barrier.drops, brought_strides(alike))
 
 
 def brought_strides(tables: Mapping[str, TableChange]) -> dict[str, int]:

@@ -8,6 +8,7 @@ of the states. Each step has a file of its own: ``decide``, ``seal``, ``publish`
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -34,7 +35,13 @@ from tidegate.committers.steps.publish import publish
 from tidegate.committers.steps.retire import behind_most
 from tidegate.committers.steps.seal import RETRIED, apply_and_seal
 from tidegate.committers.steps.trim import summarise_if_due
-from tidegate.errors import OutcomeUnknownError, StoreNotVerifiedError, TidegateError, WalUnavailableError
+from tidegate.errors import (
+    CorruptError,
+    OutcomeUnknownError,
+    StoreNotVerifiedError,
+    TidegateError,
+    WalUnavailableError,
+)
 from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import recent_version, replay_of
 from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
@@ -139,8 +146,9 @@ def _source_offsets(coordinator: Coordinator, barrier: Barrier) -> str:
     last = coordinator.last_manifest
     if last is not None and last.version == before.version:
         return last.source_offsets
-    if offsets := source_offsets_of(coordinator.log, before):
-        return offsets
+    with contextlib.suppress(CorruptError):  # of a version that is visible nothing else reads it
+        if offsets := source_offsets_of(coordinator.log, before):
+            return offsets
     entries = coordinator.store.catalog(before.version, before.version)  # its manifest may be trimmed
     return entries[0].source_offsets if entries else ""
 

@@ -51,9 +51,11 @@ def main(folder: str, master: str) -> None:
         """A URL with a login: its request is in the event log of the server, and the login is not (T48)."""
         secret = {**given, "store": f"redis://default:{LOGIN}@127.0.0.1:1", "storeOptions": LOGIN_OPTIONS}
         changes = spark.readStream.format("tidegate").options(**secret, wal=f"kafka://u:{LOGIN}@127.0.0.1:1")
-        for load in (spark.read.format("tidegate").options(**secret).load, changes.load):
-            with contextlib.suppress(PySparkException):
-                _ = load().schema
+        with contextlib.suppress(PySparkException):  # a request that runs is logged, unlike one for a schema
+            spark.read.format("tidegate").options(**secret).load().collect()
+        with contextlib.suppress(PySparkException):
+            writer = changes.load().writeStream.format("noop")
+            writer.option("checkpointLocation", f"{folder}/refused").start()
         return True
 
     def stream() -> Any:

@@ -16,7 +16,7 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
-from tidegate.errors import ConfigError, WaitTimeoutError
+from tidegate.errors import ConfigError, CorruptError, WaitTimeoutError
 from tidegate.options.endpoints import Endpoints
 from tidegate.reader.rules import have_passed
 from tidegate.sinks.open_store import open_store
@@ -59,12 +59,17 @@ def test_records_stay_visible_after_any_number_of_loads(place):
     again.close()
 
 
-def test_a_load_after_a_trimmed_manifest_has_the_offsets_of_the_store(place, monkeypatch):
+def damaged(*_):
+    raise CorruptError("its checksum does not fit")
+
+
+@pytest.mark.parametrize("of_log", [lambda *_: "", damaged])
+def test_a_load_after_a_lost_manifest_has_the_offsets_of_the_store(place, monkeypatch, of_log):
     example = Example(**place)
     write(example, '[{"orders":{"0":43}}]')
     example.close()
     again = Example(**place)
-    monkeypatch.setattr(commits, "source_offsets_of", lambda *_: "")
+    monkeypatch.setattr(commits, "source_offsets_of", of_log)
     load(again, 1)
     assert again.driver.store.catalog(2, 2)[0].source_offsets == '[{"orders":{"0":43}}]'
     again.close()

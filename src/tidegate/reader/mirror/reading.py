@@ -23,8 +23,8 @@ from tidegate.reader.table import TableView
 GET = "SELECT value FROM rows WHERE tbl = ? AND kg = ? AND key = ?"
 PAGE = "SELECT kg, key, value FROM rows WHERE tbl = ? AND (kg, key) > (?, ?) ORDER BY kg, key LIMIT ?"
 PAGE_ROWS = 1_000
-NAME_BYTES_MAX = 240
 FORKED = "a forked child needs a mirror of its own"
+NAME_BYTES_MAX = 240
 """Of the name of a file: 255 are the most, and the names of its `-wal`, `-shm` and `-lock` are longer."""
 
 
