@@ -53,9 +53,9 @@ RULES = [
     (
         "commands-relog-before-its-version",
         "a relog's first version is decided after the saved one",
-        "committers/operations/relog.py",
-        "saved.entry.decided_at_us\n    state = Folded(",
-        "0\n    state = Folded(",
+        "committers/transfer/relog.py",
+        "saved.entry.decided_at_us\n    return Folded(",
+        "0\n    return Folded(",
         TEST,
     ),
     (
@@ -117,7 +117,7 @@ RULES = [
     (
         "commands-relog-without-a-batch",
         "I2: a relog of loads alone finds the last batch in the log, or prints that it is unknown",
-        "committers/operations/relog.py",
+        "committers/transfer/relog.py",
         "        return None, bool(state.batches)\n    return None, True\n",
         "        return None, False\n    return None, False\n",
         TEST,

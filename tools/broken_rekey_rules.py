@@ -61,7 +61,7 @@ RULES = [
     (
         "rekey-compares-nothing",
         "I10: a copy that differs from its source is never switched to",
-        "committers/transfer/rekey/compare.py",
+        "committers/transfer/compare.py",
         "    if wrong:\n",
         "    if False:\n",
         TEST,

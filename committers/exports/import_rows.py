@@ -20,8 +20,8 @@ from tidegate.committers.exports.export_rows import NEXT_STEP, check_stored_byte
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.rekeyed import undone_words
 from tidegate.committers.repair.companions import queue_of_rows
-from tidegate.committers.repair.derive import ROWS_AT_ONCE, recount
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier
+from tidegate.committers.repair.derive import recount
+from tidegate.committers.steps.stored_rows import ROWS_AT_ONCE, StoredRowsBarrier
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.rules.layout import payloads
 from tidegate.values.decode import described

@@ -15,10 +15,11 @@ from tidegate.base import failpoints
 from tidegate.base.names import saved_by_relog
 from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.opening.begin_log import begin_log
 from tidegate.committers.opening.lifecycle import QUERY, ask, refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.opening.lost_store import refuse_lost_for_good
-from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
+from tidegate.committers.opening.preflight import require_safe_setup
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.opening.store_list import list_stores_of_new, refuse_alias, refuse_other_stores
 from tidegate.committers.repair.log_reach import (
@@ -38,15 +39,14 @@ from tidegate.errors import (
     StoreRemovedError,
     StoreUnavailableError,
     WalGapError,
-    WalUnavailableError,
 )
-from tidegate.keys.groups import key_groups_for, stride_for
+from tidegate.keys.groups import stride_for
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
 from tidegate.sinks.rules.fit import Fit, fit_of
 from tidegate.sinks.store import Store
 from tidegate.wal.log import Appended, Log
-from tidegate.wal.record import Folded, Genesis, Summary
+from tidegate.wal.record import Folded
 
 logger = logging.getLogger("tidegate")
 
@@ -233,10 +233,10 @@ def _owned(decisions: DecisionLog, appended: Appended | None) -> bool:
     return False
 
 
-def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: Check | None = None) -> Folded:
+def ensure_made(coordinator: Coordinator, first: Folded | None = None, check: Check | None = None) -> Folded:
     """Create the namespace in log and store when neither has it, and check that both have the same one.
 
-    ``first`` is the first record of a log that is created, instead of a Genesis: a state without versions.
+    ``first``: the state with which a log begins that is created, without versions, instead of a Genesis.
     ``check`` may refuse a namespace that neither has, with a state without anything. Repeatable: also
     concurrently; the first record wins, and every store takes its uuid.
     """
@@ -248,7 +248,7 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
         name = coordinator.endpoints.namespace
         if check is not None:
             check(Folded("", name, 0, ""))
-        state = _begin_log(coordinator, first)
+        state = begin_log(coordinator, None if first is None else lambda: first)
     else:
         require_safe_setup(coordinator)
     if identity is None and state.last_version:  # again: another driver may have made it meanwhile
@@ -313,76 +313,6 @@ def refuse_lost(log: Log, store: Store, state: Folded | None) -> None:
             f"{store.where}: there is nothing here, and {log.where} has {state.last_version} decided versions"
             f" of namespace {state.name}: is the store's disk mounted, and its URL right? Nothing was made:"
             " `tidegate recover` rebuilds a lost store from the log; for a new namespace use another name"
-        )
-
-
-def _begin_log(coordinator: Coordinator, first: Summary | None) -> Folded:
-    """Create the log with its first record.
-
-    A log that is created here is checked afterwards: before its first record, a driver of an earlier log at
-    this place may be the first to append.
-    """
-    refuse_unsafe_store(coordinator)
-    was_made = bool(coordinator.log.checks())  # a log that does not exist has no checks
-    if was_made:
-        refuse_unsafe_log(coordinator)
-    coordinator.log.create()
-    try:
-        key_groups = coordinator.options.key_groups or key_groups_for(coordinator.request.expected_tasks)
-        state = _append_first(coordinator.decisions, first or _genesis(coordinator.decisions, key_groups))
-    except WalUnavailableError:
-        if coordinator.decisions.refuses_user and not was_made:
-            refuse_unsafe_log(coordinator)  # names the missing permission; nothing was written
-        raise
-    if first is None or state != first.state:
-        _refuse_older_state(coordinator, state)
-    if not was_made:
-        refuse_unsafe_log(coordinator)
-    return state
-
-
-def _genesis(decisions: DecisionLog, key_groups: int) -> Genesis:
-    clock = decisions.clock
-    return Genesis(
-        namespace=f"{clock.new_id()}{clock.new_id()}",
-        writer=decisions.writer,
-        epoch=0,
-        prev_digest="",
-        key_groups=key_groups,
-        name=decisions.namespace,
-        created_at_us=clock.now_us(),
-    )
-
-
-def _append_first(decisions: DecisionLog, first: Genesis | Summary) -> Folded:
-    backoff = decisions.backoff()
-    tried = False
-    while (state := decisions.catch_up()) is None:
-        if tried and decisions.should_give_up(backoff):
-            msg = (
-                f"{decisions.where} did not take the first record of namespace {decisions.namespace}"
-                f"{decisions.describe_last_error()}"
-            )
-            raise WalUnavailableError(msg)
-        decisions.append(first)  # a second copy, or another driver's, is void after the first
-        if decisions.view.state is None:
-            backoff.wait()
-        tried = True
-    return state
-
-
-def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
-    """Refuse a log that was empty and now begins with the state of a namespace that the store does not have.
-
-    One that the store has was created by another driver meanwhile, and trimmed. Raises: ConfigError.
-    """
-    first = next(iter(coordinator.log.decisions()), None)
-    began = {place.position for place in coordinator.decisions.view.summaries[:1]}
-    if first is not None and first.position in began and coordinator.store.identity() is None:
-        raise ConfigError(
-            f"{coordinator.log.where} was just made, and another driver wrote {state.namespace} there first."
-            " If a second run of this command did, wait for its end. An older driver: stop it, run `tidegate"
-            f" drop --force --namespace {coordinator.endpoints.namespace}` and start again"
         )
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-import pyarrow as pa
 import xxhash
 
 from tidegate.base.names import RELEASE_TOKEN, own_token
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier, changes_of_one_table
 from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import LoadOrigin
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.spec import CHANGES
 from tidegate.wal.value_flags import DELETE
 
 KEYS_AT_ONCE = 10_000
@@ -45,7 +43,7 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
     there = _there(coordinator, entries[0], sorted(set(ids))) if entries else []
     if not there:
         return Released(recovered, None, 0)
-    rows = sorted((key_group(one, coordinator.folded.key_groups), one) for one in there)
+    rows = sorted((key_group(one, coordinator.folded.key_groups), one, DELETE) for one in there)
     # A restore may bring the same rows back, to be removed again: the base makes it another token.
     digest = xxhash.xxh3_64_hexdigest(b" ".join(there))
     token = own_token(RELEASE_TOKEN, coordinator.folded.namespace, base, digest)
@@ -53,7 +51,7 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
         coordinator.log,
         LoadOrigin(token),
         {quarantine.TABLE: TableChange(quarantine.SCHEMA)},
-        lambda: _deletes(rows),
+        lambda: changes_of_one_table(rows),
         coordinator.clock,
     )
     return Released(recovered, commit(coordinator, barrier).version, len(there))
@@ -67,11 +65,3 @@ def _there(coordinator: Coordinator, entry: CatalogEntry, ids: list[bytes]) -> l
         values = coordinator.store.get_many(entry.read_at(quarantine.TABLE), some)
         found += [one for one, value in zip(some, values.to_pylist(), strict=True) if value is not None]
     return found
-
-
-def _deletes(rows: list[tuple[int, bytes]]) -> Iterator[Any]:
-    for first in range(0, len(rows), KEYS_AT_ONCE):
-        groups, keys = zip(*rows[first : first + KEYS_AT_ONCE], strict=True)
-        columns = (groups, [0] * len(keys), keys, [DELETE] * len(keys))
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, CHANGES, strict=True)]
-        yield pa.record_batch(arrays, schema=CHANGES)

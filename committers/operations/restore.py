@@ -13,7 +13,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from tidegate.base.names import LOCAL
 from tidegate.committers.background.pin import VersionPin
@@ -26,7 +25,7 @@ from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.steps.append import append_rewound
 from tidegate.committers.steps.decided_versions import decided_versions
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier, stored_changes
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry
@@ -37,7 +36,6 @@ from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import RestoreOrigin, TableSchema
 from tidegate.wal.staging.derived_guard import bases, with_derived
 from tidegate.wal.staging.own_tables import owner_of, queues_of
-from tidegate.wal.staging.spec import CHANGES
 
 
 class Restored(NamedTuple):
@@ -209,5 +207,4 @@ def _rows(
         for group, (index, rows) in itertools.product(step, enumerate(changes)):
             for batch in rows.take(group):
                 held.keep()
-                places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
-                yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
+                yield stored_changes(group, index, batch)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
-
-import pyarrow as pa
 
 from tidegate.base.names import DERIVE_TOKEN, own_token
 from tidegate.committers.barrier import stride_here
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier, changes_of_one_table
 from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry, Finding
 from tidegate.sinks.rules.reads import windows
@@ -20,9 +18,6 @@ from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Definition, LoadOrigin, TableSchema
 from tidegate.wal.staging.derived import DerivedTable, Part, derived_table, in_units, scale_of
 from tidegate.wal.staging.derived_guard import bases
-from tidegate.wal.staging.spec import CHANGES
-
-ROWS_AT_ONCE = 10_000
 
 
 def derived_at(
@@ -97,7 +92,7 @@ def build_barrier(
         for key, part in groups.items()
     )
     change = TableChange(table.schema, starts=True, follows=True)
-    return _barrier(coordinator, name, {name: change}, lambda: _changes(rows))
+    return _barrier(coordinator, name, {name: change}, lambda: changes_of_one_table(rows))
 
 
 def drop_barrier(coordinator: Coordinator, name: str) -> StoredRowsBarrier:
@@ -120,14 +115,6 @@ def _barrier(
         coordinator.clock,
         drops=frozenset({name}) - {*tables},
     )
-
-
-def _changes(rows: Sequence[tuple[int, bytes, bytes]]) -> Iterator[Any]:
-    for first in range(0, len(rows), ROWS_AT_ONCE):
-        groups, keys, values = zip(*rows[first : first + ROWS_AT_ONCE], strict=True)
-        columns = (groups, [0] * len(keys), keys, values)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, CHANGES, strict=True)]
-        yield pa.record_batch(arrays, schema=CHANGES)
 
 
 def differences(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from tidegate.base.clock import Clock
 from tidegate.committers.barrier import NamedCall
@@ -14,7 +15,9 @@ from tidegate.wal.log import Log
 from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Ack, Origin, TableAt, TableSchema
 from tidegate.wal.staging.changelog import stage_task
-from tidegate.wal.staging.spec import StageSpec
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+
+ROWS_AT_ONCE = 10_000
 
 
 def copied(
@@ -32,6 +35,21 @@ def copied(
         )
         for name, schema in sorted(schemas.items())
     }
+
+
+def stored_changes(group: int, index: int, rows: Any) -> Any:
+    """Return stored rows of a key group, of the table of this index, as a record batch of ``CHANGES``."""
+    places = [pa.repeat(pa.scalar(at, pa.int32()), rows.num_rows) for at in (group, index)]
+    return pa.record_batch([*places, rows["key"], rows["value"]], schema=CHANGES)
+
+
+def changes_of_one_table(rows: Sequence[tuple[int, bytes, bytes]]) -> Iterator[Any]:
+    """Yield rows of one table (key group, key, stored value) as record batches of ``CHANGES``."""
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        groups, keys, values = zip(*rows[first : first + ROWS_AT_ONCE], strict=True)
+        columns = (groups, [0] * len(keys), keys, values)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, CHANGES, strict=True)]
+        yield pa.record_batch(arrays, schema=CHANGES)
 
 
 @dataclasses.dataclass

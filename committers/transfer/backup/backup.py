@@ -17,6 +17,7 @@ from tidegate.base.files import make_folder, remove_folder, sync_folder
 from tidegate.base.names import saved_by_relog
 from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.exports.export import export
+from tidegate.committers.opening.begin_log import summary_of
 from tidegate.committers.opening.open import not_shown
 from tidegate.committers.transfer.backup.blobs import copy_blobs
 from tidegate.committers.transfer.backup.chain import (
@@ -38,7 +39,6 @@ from tidegate.committers.transfer.backup.chain import (
 )
 from tidegate.committers.transfer.backup.check import check_link, rehearse
 from tidegate.committers.transfer.backup.contents import Reached, fold_to, reached_by
-from tidegate.committers.transfer.backup.restore_from import summary_of
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, WalGapError
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.visible import no_entry, no_version_yet

@@ -22,6 +22,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.exports.export_format import check_files, place_of
 from tidegate.committers.exports.export_format import read_manifest as read_export
 from tidegate.committers.exports.export_rows import ROWS
+from tidegate.committers.opening.begin_log import summary_of
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.transfer.backup.blobs import BackupBlobs
 from tidegate.committers.transfer.backup.chain import (
@@ -40,7 +41,6 @@ from tidegate.committers.transfer.backup.restore_from import (
     Way,
     plan_restore,
     restore_from,
-    summary_of,
 )
 from tidegate.errors import CorruptError, TidegateError
 from tidegate.options.endpoints import Endpoints

@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.barrier import catalog_entry, refuse_restored_strides, value_bytes_max
 from tidegate.committers.commit import until_decided
 from tidegate.committers.coordinator import Coordinator, OpenRequest
+from tidegate.committers.opening.begin_log import begin_log, new_uuid
 from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.opening.open import take_over
-from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
 from tidegate.committers.opening.store_list import refuse_alias
 from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_reach import fills_from, first_kept, is_whole, oldest_whole
@@ -41,9 +40,9 @@ from tidegate.committers.steps.decided_versions import (
     decided_versions,
     decided_versions_from,
 )
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied, stored_changes
 from tidegate.committers.transfer.backup.contents import Contents, Reached, reached_at
-from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError, WalUnavailableError
+from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import ReadAt
@@ -56,9 +55,7 @@ from tidegate.wal.record import (
     DecidedVersion,
     Folded,
     RestoreOrigin,
-    Summary,
 )
-from tidegate.wal.staging.spec import CHANGES
 
 logger = logging.getLogger("tidegate")
 
@@ -373,8 +370,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
 def _changes(rows: LogState, tables: Sequence[str], key_groups: int, version: int) -> Iterator[Any]:
     for group, (index, table) in itertools.product(range(key_groups), enumerate(tables)):
         for _, batch in rows.scan_groups_stored(ReadAt(table, version), [group]):
-            places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
-            yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
+            yield stored_changes(group, index, batch)
 
 
 # -- a new log -----------------------------------------------------------------------------------------
@@ -386,39 +382,26 @@ def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
     It has another uuid, since versions after the backup existed under the old one, and late writes of older
     drivers may arrive. Raises: ConfigError: it is not set up safely, or another driver began it meanwhile.
     """
-    decisions, state = coordinator.decisions, contents.reached.state
-    refuse_unsafe_store(coordinator)
-    coordinator.log.create()
-    refuse_unsafe_log(coordinator)
-    uuid = f"{coordinator.clock.new_id()}{coordinator.clock.new_id()}"
-    names = sorted(at.name for at in coordinator.endpoints.stores)
-    recent = _placed_again(coordinator, contents.reached, uuid)
-    first = msgspec.structs.replace(
-        state,
-        namespace=uuid,
-        name=coordinator.endpoints.namespace,
-        digest=recent[-1].digest,
-        writer=coordinator.writer,
-        stores=tuple(names) if len(names) > 1 else (),
-        recent=recent,
-    )
-    record = summary_of(first)
-    backoff, tried = decisions.backoff(), False
-    while (begun := decisions.catch_up()) is None:
-        if tried and decisions.should_give_up(backoff):
-            raise WalUnavailableError(
-                f"{decisions.where} did not take the state of namespace {first.name}"
-                f"{decisions.describe_last_error()}; run this again"
-            )
-        decisions.append(record)  # a second copy changes nothing
-        if decisions.view.state is None:
-            backoff.wait()
-        tried = True
-    if begun.namespace != uuid:
+    uuid, name = new_uuid(coordinator.clock), coordinator.endpoints.namespace
+
+    def first() -> Folded:
+        names = sorted(at.name for at in coordinator.endpoints.stores)
+        recent = _placed_again(coordinator, contents.reached, uuid)
+        return msgspec.structs.replace(
+            contents.reached.state,
+            namespace=uuid,
+            name=name,
+            digest=recent[-1].digest,
+            writer=coordinator.writer,
+            stores=tuple(names) if len(names) > 1 else (),
+            recent=recent,
+        )
+
+    if begin_log(coordinator, first).namespace != uuid:
         raise ConfigError(
-            f"another driver made namespace {first.name} in {decisions.where} meanwhile. If it is that of a"
+            f"another driver made namespace {name} in {coordinator.log.where} meanwhile. If it is that of a"
             " second run of this command, wait until it ends. Else stop it, run `tidegate drop --namespace"
-            f" {first.name}`, then this again"
+            f" {name}`, then this again"
         )
 
 
@@ -444,17 +427,6 @@ def _name_again(coordinator: Coordinator, before: Folded) -> None:
                 "%s does not answer, so its aliases of namespace %s find nothing: `tidegate alias set NAME`"
                 " sets one again (%s)", store.where, name, error,
             )  # fmt: skip
-
-
-def summary_of(state: Folded) -> Summary:
-    """Return the record with which a log begins at a state."""
-    return Summary(
-        namespace=state.namespace,
-        writer=state.writer,
-        epoch=state.epoch,
-        prev_digest=state.digest,
-        state=state,
-    )
 
 
 def _placed_again(coordinator: Coordinator, reached: Reached, uuid: str) -> tuple[DecidedVersion, ...]:

@@ -7,12 +7,13 @@ import contextlib
 import msgspec
 
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.begin_log import new_uuid
 from tidegate.committers.opening.open import ensure_made
 from tidegate.committers.opening.rekeyed import Source, is_whole, moved_from, own_tokens, source_of
 from tidegate.errors import ConfigError, TidegateError, WalGapError
 from tidegate.wal.fold import View, decided_for, fold_all, once_key
 from tidegate.wal.log import Log
-from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, ImportOrigin, Summary, digest_after
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, ImportOrigin, digest_after
 
 
 def state_at(log: Log, version: int) -> Folded:
@@ -101,8 +102,7 @@ def begin(old: Coordinator, new: Coordinator, version: int, key_groups: int) -> 
     """
     state = state_at(old.log, version)
     source = Source(state.namespace, version)
-    batch, clock = last_batch(state), new.clock
-    uuid = f"{clock.new_id()}{clock.new_id()}"
+    batch, uuid = last_batch(state), new_uuid(new.clock)
     carried = Folded(
         uuid,
         new.endpoints.namespace,
@@ -114,6 +114,5 @@ def begin(old: Coordinator, new: Coordinator, version: int, key_groups: int) -> 
         decided_at_us=state.decided_at_us,
         once=(*own_tokens(state), once_key(ImportOrigin(source.token))),
     )
-    first = Summary(namespace=uuid, writer=new.writer, epoch=0, prev_digest="", state=carried)
-    ensure_made(new, first)
+    ensure_made(new, carried)
     return source

@@ -23,13 +23,14 @@ from tidegate.committers.repair.companions import queue_rows
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.decided_versions import RetirementBacklog, decided_versions
 from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.transfer.compare import VersionOf, compare
 from tidegate.committers.transfer.rekey.begin import begin, known_source, makes_again
-from tidegate.committers.transfer.rekey.compare import compare
 from tidegate.committers.transfer.rekey.versions import (
     BUCKETS_OF_COPY,
     copy_rows,
     dealt,
     follow_version,
+    without_queues,
 )
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.keys.groups import check_key_groups
@@ -115,7 +116,16 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
             pin.keep()
 
     try:
-        rows = compare(old, new, (last, copied), keep)
+        source_last, copy_last = (
+            VersionOf(
+                at.endpoints.namespace,
+                at.store,
+                without_queues(*at.store.catalog(version, version)),
+                at.folded.key_groups,
+            )
+            for at, version in ((old, last), (new, copied))
+        )
+        rows = compare(source_last, copy_last, keep, lambda: makes_again(old, new))
         _make_whole(new, source, copied)
     finally:
         for pin in pins:

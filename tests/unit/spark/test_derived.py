@@ -707,7 +707,7 @@ CALLS_KNOWN = {
 """Kinds of calls, and what they do to the derived tables of the table that they write."""
 STORED_KNOWN = {
     "committers/operations/quarantine_drop.py": "writes the quarantine alone, which cannot be a base",
-    "committers/operations/relog.py": "kept: all rows and definitions of one version",
+    "committers/transfer/relog.py": "kept: all rows and definitions of one version",
     "committers/rename_column.py": "refused",
     "committers/operations/restore.py": "kept: all tables of one version; younger ones are dropped",
     "committers/transfer/backup/restore_from.py": "kept: all rows and definitions of one version",

@@ -20,8 +20,8 @@ from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.operations.alias import aliases_of, set_alias
 from tidegate.committers.operations.local_coordinator import coordinator_for
-from tidegate.committers.operations.relog import Relogged, Saved, copies_of, fence, refuse_other, saved_of
-from tidegate.committers.operations.relog import relog as relog_to
+from tidegate.committers.transfer.relog import Relogged, Saved, copies_of, fence, refuse_other, saved_of
+from tidegate.committers.transfer.relog import relog as relog_to
 from tidegate.errors import ConfigError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints, StoreRef

@@ -17,8 +17,8 @@ from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.base.names import escape
 from tidegate.committers.commit import commit
-from tidegate.committers.operations.relog import fence
 from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.transfer.relog import fence
 from tidegate.errors import FencedError, TidegateError, WalUnavailableError
 from tidegate.options import Options
 from tidegate.options.endpoints import parse_stores

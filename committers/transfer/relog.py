@@ -12,21 +12,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import xxhash
-
 from tidegate.base.names import RELOG_TOKEN, following_name, relog_command
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.begin_log import new_uuid
 from tidegate.committers.opening.open import ensure_made, not_shown, open_namespace
 from tidegate.committers.opening.rekeyed import is_whole, source_of
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.fill_groups import live_rows
-from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied, stored_changes
+from tidegate.committers.transfer.compare import VersionOf, compare
 from tidegate.errors import ConfigError, CorruptError, FencedError, TidegateError, WalGapError
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.capabilities import SupportsNamespaces
@@ -45,10 +43,8 @@ from tidegate.wal.record import (
     ImportOrigin,
     Origin,
     RestoreOrigin,
-    Summary,
     digest_after,
 )
-from tidegate.wal.staging.spec import CHANGES
 
 MENDED = (Fit.LOG_GONE, Fit.LOG_BEHIND, Fit.OTHER_HISTORY, Fit.BEHIND_CUT, Fit.CHANGES_GONE)
 """The misfits of a log and a store after which the store's visible version is all that can be saved."""
@@ -291,7 +287,7 @@ def relog(new: Coordinator, saved: Saved) -> Relogged:
     """
     refuse_other(new, saved)
     origin = saved.origin
-    ensure_made(new, _first_record(new, saved))
+    ensure_made(new, _first_state(new, saved))
     lineage = origin.lineage if isinstance(origin, BatchOrigin) else None
     open_namespace(new, lineage, command="relog --to")
     decided = decided_for(new.folded, origin)
@@ -310,65 +306,35 @@ def relog(new: Coordinator, saved: Saved) -> Relogged:
     return Relogged(identity, made, rows, new.store.pointer().visible)
 
 
-def _first_record(new: Coordinator, saved: Saved) -> Summary:
+def _first_state(new: Coordinator, saved: Saved) -> Folded:
     """Return a state without versions and with the saved version's time, which the first version follows.
 
     The clock of an earlier driver may have been ahead. A first version that were decided before the saved one
     would show rows that had expired there.
     """
-    uuid = f"{new.clock.new_id()}{new.clock.new_id()}"
+    uuid = new_uuid(new.clock)
     name, key_groups = new.endpoints.namespace, saved.identity.key_groups
     digest, at_us = digest_after("", uuid.encode()), saved.entry.decided_at_us
-    state = Folded(uuid, name, key_groups, digest, decided_at_us=at_us, once=(saved.mark_of(uuid),))
-    return Summary(namespace=uuid, writer=new.writer, epoch=0, prev_digest="", state=state)
+    return Folded(uuid, name, key_groups, digest, decided_at_us=at_us, once=(saved.mark_of(uuid),))
 
 
 def _barrier(new: Coordinator, saved: Saved, keep: Callable[[], None]) -> StoredRowsBarrier:
     entry, store = saved.entry, saved.store
     schemas = schemas_by_table(store.where, entry.version, entry.tables, store.schemas())
+
+    def rows() -> Iterator[Any]:
+        key_groups = saved.identity.key_groups
+        for group, index, batch in live_rows(store, entry, key_groups, entry.decided_at_us, keep):
+            yield stored_changes(group, index, batch)
+
     return StoredRowsBarrier(
         new.log,
         saved.origin,
         copied(entry.tables, schemas),
-        lambda: _changes(saved, keep),
+        rows,
         new.clock,
         source_offsets=saved.batch.source_offsets if saved.batch else "",
     )
-
-
-def _changes(saved: Saved, keep: Callable[[], None]) -> Iterator[Any]:
-    """Yield the live rows of the saved version as record batches of ``CHANGES``."""
-    entry, key_groups = saved.entry, saved.identity.key_groups
-    for group, index, batch in live_rows(saved.store, entry, key_groups, entry.decided_at_us, keep):
-        rows = batch.num_rows
-        groups, tables = (
-            pa.repeat(pa.scalar(group, pa.int32()), rows),
-            pa.repeat(pa.scalar(index, pa.int32()), rows),
-        )
-        yield pa.record_batch([groups, tables, batch["key"], batch["value"]], schema=CHANGES)
-
-
-class _Digest:
-    """A digest of rows in their order, which does not depend on the pages in which a store returns them."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._parts = tuple(xxhash.xxh3_128() for _ in range(4))
-
-    def add(self, batch: Any) -> None:
-        self.rows += batch.num_rows
-        key_lengths, keys, value_lengths, values = self._parts
-        for column, lengths, content in (("key", key_lengths, keys), ("value", value_lengths, values)):
-            lengths.update(pc.cast(pc.binary_length(batch[column]), pa.int64()).to_numpy().tobytes())
-            content.update(b"".join(batch[column].to_pylist()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Digest) and self._key() == other._key()
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _key(self) -> tuple[int, ...]:
-        return (self.rows, *(part.intdigest() for part in self._parts))
 
 
 def _compared(
@@ -381,37 +347,19 @@ def _compared(
     """
     if new.store.pointer().horizon > decided.version:
         return None
-    copy = next(iter(new.store.catalog(decided.version, decided.version)), None)
-    if copy is None:
+    entry = next(iter(new.store.catalog(decided.version, decided.version)), None)
+    if entry is None:
         raise no_entry(new.store.where, decided.version)
-    at_us = max(decided.decided_at_us, saved.entry.decided_at_us)
-    digests = [
-        _digests(live_rows(store, entry, saved.identity.key_groups, at_us, keep), len(entry.tables))
-        for store, entry in ((saved.store, saved.entry), (new.store, copy))
-    ]
-    tables, copied = sorted(saved.entry.tables), sorted(copy.tables)
-    was, now = (
-        dict(zip(names, of, strict=True)) for names, of in zip((tables, copied), digests, strict=True)
-    )
-    wrong = [table for table in sorted({*tables, *copied}) if was.get(table) != now.get(table)]
-    if wrong:
-        name = new.endpoints.namespace
-        again = f"`tidegate drop --namespace {name}`, then run this command again"
+    name, was = new.endpoints.namespace, saved.identity
+
+    def makes_again() -> str:
         if new.folded.last_version > decided.version:  # a query has gone on there
-            again = (
-                f"it has later versions; give another name, `tidegate relog --namespace {saved.identity.name}"
+            return (
+                f"it has later versions; give another name, `tidegate relog --namespace {was.name}"
                 f" --to {following_name(name)}`"
             )
-        raise CorruptError(
-            f"{new.store.where}: table {', '.join(wrong)} differs from version"
-            f" {saved.entry.version} of namespace {saved.identity.name}, of which it is a copy; no alias was"
-            f" set: {again}"
-        )
-    return {table: digest.rows for table, digest in was.items()}
+        return f"`tidegate drop --namespace {name}`, then run this command again"
 
-
-def _digests(rows: Iterator[tuple[int, int, Any]], tables: int) -> list[_Digest]:
-    digests = [_Digest() for _ in range(tables)]
-    for _, index, batch in rows:
-        digests[index].add(batch)
-    return digests
+    source = VersionOf(was.name, saved.store, saved.entry, was.key_groups)
+    copy = VersionOf(name, new.store, entry, was.key_groups)
+    return compare(source, copy, keep, makes_again)
