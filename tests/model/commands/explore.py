@@ -109,7 +109,7 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
     if name == "backup-copy" and outcome.done and all(op.copy_is_unfinished(each, world) for each in before):
         return f"{letter}: an unfinished copy is backed up: {outcome.text.strip()}"
     wrong = op.unnamed_loss(before[0].name, world, outcome) if name == "relog" and outcome.done else ""
-    if name in ("relog", "rewind") and outcome.done:
+    if name in ("relog", "rewind", "restore-from") and outcome.done:
         wrong = wrong or op.as_printed(world, outcome)
     wrong = wrong or settle(world)
     if wrong:

@@ -276,6 +276,9 @@ MENDED = {
     "a relog of a copy that a killed rekey had made whole": (
         "rekey finish!rekey.after_whole lose-copy-log relog-copy"
     ),
+    "a restore-from to after a batch that a killed driver had decided": (
+        "batch!decide.after_append restore backup drop restore-from"
+    ),
 }
 """By name, the word that found it."""
 

@@ -133,7 +133,7 @@ def as_printed(world: World, outcome: Outcome) -> str:
     """
     facts = json.loads(outcome.json)
     number = None if facts.get("last_batch_unknown") else facts["last_batch"]
-    if number is None:
+    if number is None or facts.get("way", "new") != "new":  # the log has the others, whatever is printed
         return ""
 
     def has(truth: Truth) -> bool:
