@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parents[2]
 _SPEC = importlib.util.spec_from_file_location("packages", ROOT / "tools" / "packages.py")
 packages = importlib.util.module_from_spec(_SPEC)
@@ -87,3 +92,31 @@ def test_the_set_up_installs_the_lock_by_its_hashes():
     script = (ROOT / "tools" / "setup").read_text()
     assert "--require-hashes --no-deps --no-build-isolation" in script
     assert "install --no-deps --no-build-isolation -e ." in script
+
+
+CONDA_NAMES = {
+    "xxhash": "python-xxhash",
+    "redis[hiredis]": "redis-py",
+    "confluent-kafka": "python-confluent-kafka",
+}
+"""The names of the packages on conda-forge that have another one on PyPI."""
+
+
+def _for_conda(requirement: str) -> str:
+    name, bounds = re.fullmatch(r"([\w\[\]-]+)(>=[^;]+).*", requirement).groups()
+    return f"{CONDA_NAMES.get(name, name)} {bounds.strip()}"
+
+
+def test_the_conda_recipe_has_the_version_and_the_bounds_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    recipe = yaml.safe_load((ROOT / "deploy" / "conda" / "recipe.yaml").read_text())
+    needs, project = recipe["requirements"], project["project"]
+    assert recipe["context"]["version"] == project["version"]
+    assert recipe["about"]["summary"] == project["description"]
+    assert recipe["build"]["python"]["entry_points"] == ["tidegate = tidegate.__main__:main"]
+    python = f"python {project['requires-python']}"
+    assert needs["run"] == [python, *map(_for_conda, project["dependencies"])]
+    assert needs["host"][0] == python
+    extras = ("arrow", "cli", "spark", "kafka", "redis", "cassandra", "metrics")
+    of_extras = [each for name in extras for each in project["optional-dependencies"][name]]
+    assert needs["run_constraints"] == [_for_conda(each) for each in of_extras if "tidegate" not in each]
