@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, functions, types
 
 from tidegate.errors import ConfigError
-from tidegate.spark.session.releases import arrow_schema_of
+from tidegate.spark.session.releases import arrow_schema_of, with_columns_known
 from tidegate.spark.session.runs import Runs
 from tidegate.spark.session.whole_retries import OPTIONS
 from tidegate.spark.state.output_rows import SEVERAL, RunMark, mark_value
@@ -92,7 +92,11 @@ def marked(
     """
     if kind is None:
         kind = types.StructType([types.StructField(f.name, f.dataType) for f in rows.schema.fields])
-    hashed = rows.withColumn(HASH, functions.xxhash64(*(each for each in kind.names if each != numbered)))
+    given = [field for field in kind.fields if field.name != numbered]
+    hashed = with_columns_known(
+        rows.withColumn(HASH, functions.xxhash64(*(field.name for field in given))),
+        types.StructType([*given, types.StructField(HASH, types.LongType())]),
+    )
     return hashed.mapInArrow(_marking(name, dict(readers), value, numbered, arrow_schema_of(kind)), kind)
 
 

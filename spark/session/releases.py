@@ -126,6 +126,17 @@ def type_of_ddl(ddl: str) -> DataType:
     return _parse_datatype_string(ddl)
 
 
+# -- columns that need not be asked for --------------------------------------------------------------------
+
+
+def with_columns_known(rows: DataFrame, columns: StructType) -> DataFrame:
+    """Tell a client of Spark Connect the columns, so that it asks no server: a flow of a pipeline may not."""
+    known: Any = rows
+    if hasattr(known, "_cached_schema"):
+        known._cached_schema = columns  # noqa: SLF001
+    return rows
+
+
 # -- the Arrow schema of Spark rows, times in UTC, with any PySpark ----------------------------------------
 
 # PySpark 4.1 has no choice of time zone: times are UTC.

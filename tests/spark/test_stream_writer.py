@@ -42,7 +42,8 @@ def by_format(stream, mode="append", shape=lambda rows: rows, options=None, **wo
     where = {"namespace": "flights", "store": stream.store, "table": "all", "keep_versions": 50}
     where |= {"wal": stream.log.keywords["wal"], "checkpointLocation": str(stream.checkpoint)}
     where |= options or {}
-    query = writer.format("tidegate").outputMode(mode).options(**where).trigger(availableNow=True).start()
+    writer = writer.format("tidegate").outputMode(mode).options(**where)
+    query = writer.trigger(availableNow=True).queryName(f"to {stream.checkpoint.name}").start()
     assert query.awaitTermination(400)
 
 

@@ -23,6 +23,8 @@ OF_THE_SINK = (
 )
 """Options of ``VersionedSink`` for what this format does not do."""
 OF_COMMITS = tuple(name for name in SinkOptions.__annotations__ if name not in (*OF_PREPARE, *OF_THE_SINK))
+OF_SPARK = ("queryname",)
+"""Options that Spark adds itself: the name of the query, which each flow of a declarative pipeline has."""
 EXAMPLES = {
     "namespace": "flights",
     "store": "redis://cache:6379/0",
@@ -48,6 +50,8 @@ class WriteOptions:
         given: dict[str, str] = {}
         for name, text in texts.items():
             lower = name.lower()
+            if lower in OF_SPARK:
+                continue
             if lower in OF_PREPARE:
                 raise ConfigError(
                     f"writeStream.format('tidegate') has no option {brief(name)}, which decides how rows are"
