@@ -255,6 +255,16 @@ def noted_files(session: Any, checkpoint: str, place: int, number: int) -> list[
     return [row[0] for row in sorted(found, key=lambda row: (len(row[1]), row[2]))]  # the order of the files
 
 
+def refuse_colon(checkpoint: str) -> None:
+    """Refuse a checkpoint whose path has a colon, which no glob of Hadoop takes. Raises: ConfigError."""
+    if ":" in re.sub(r"^[a-zA-Z][\w+.-]*:(//[^/]*)?", "", checkpoint):
+        raise ConfigError(
+            f"checkpoint {checkpoint} has a colon in its path: with Spark Connect it is read by a glob, and"
+            " Hadoop takes none with a colon. No query was started. Name a path without one; the folder of a"
+            " query that is stopped may be renamed"
+        )
+
+
 def _note(place: int, number: int) -> list[str]:
     """Return the names of a note. Every tenth one repeats all earlier ones."""
     return [f"sources/{place}/{number}", f"sources/{place}/{number}.compact"]

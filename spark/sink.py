@@ -33,6 +33,7 @@ from tidegate.spark.batch import (
     is_connect,
     is_running,
     refuse_after_swallowed_error,
+    refuse_colon,
     refuse_without_past,
     warn_of_missing_batches,
 )
@@ -210,7 +211,7 @@ class VersionedSink(SingleVersions):
         ``each``. With Spark Connect the batches are committed beside the server, by a sink with the
         arguments of this one: so ``last_commit`` and the like stay empty here, and servers are named as that
         process reaches them. Raises: ConfigError: no query was started, since ``commit="pipelined"`` does not
-        go with Spark Connect, or the arguments do not fit.
+        go with Spark Connect, nor does a colon in the checkpoint's path, or the arguments do not fit.
         """
         path, sink = check_folder("checkpoint", checkpoint), self
         if not hasattr(writer, "foreachBatch"):
@@ -222,6 +223,7 @@ class VersionedSink(SingleVersions):
                     " the query, without waiting for versions in flight, and drain() cannot reach it. Leave"
                     " commit out; no query was started"
                 )
+            refuse_colon(path)
             sink = _made(self._made_of, path)
         if write is None and self._table is None:
             raise ConfigError("this sink has no table: pass table= and key=, or give start a function, write")

@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidegate.base.extras import pc
 from tidegate.base.names import listed
 from tidegate.base.steps import run
 from tidegate.base.text import brief, html_table
@@ -29,6 +30,7 @@ from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.values.decode import Value
 from tidegate.wal.record import TableSchema
+from tidegate.wal.staging.derived import HIDDEN
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -68,6 +70,14 @@ class Side(NamedTuple):
 
 
 Sides = tuple[Side, Side]
+
+
+def as_shown(batch: Any) -> Any:
+    """Leave out the rows of a derived table that differ only in the field that readers do not see."""
+    shown = (
+        pc.replace_substring_regex(batch[side], rf',?"{HIDDEN}":\[.*', "") for side in ("before", "after")
+    )
+    return batch.filter(pc.invert(pc.fill_null(pc.equal(*shown), False)))  # noqa: FBT003
 
 
 class Diff(OfProcess, Iterator[Change]):
@@ -198,8 +208,8 @@ class Diff(OfProcess, Iterator[Change]):
 
     def _batches(self) -> Iterator[tuple[str, Any]]:
         """Yield differing rows as they are stored: the table, and a batch of ``sinks.diff.DIFFERENCES``."""
-        before, after = self._start()
-        older, newer = sorted((before, after), key=lambda side: side.version)
+        before, after = sides = self._start()
+        older, newer = sorted(sides, key=lambda side: side.version)
         store = self._reader.store
         if newer.entry is None or newer.version == older.version:
             self.tables()
@@ -215,9 +225,12 @@ class Diff(OfProcess, Iterator[Change]):
                 continue
             groups = range(self._reader.identity.key_groups)
             batches = differences_of_groups(store, table, groups, before.entry, after.entry, check)
+            is_derived = any(
+                view and view.values.schema.derived for view in map(self._view, sides, [table] * 2)
+            )
             for batch in batches:
                 check()
-                yield table, batch
+                yield table, as_shown(batch) if is_derived else batch
 
     def _decoded(self) -> Iterator[Change]:
         before, after = self._start()

@@ -138,6 +138,8 @@ def test_start_names_the_checkpoint_to_spark_and_to_the_sink_that_is_sent_there(
         ({"commit": "pipelined"}, ("/c",), "ends with the query, without waiting for versions in flight"),
         ({}, ("",), "must be the path or URL of a folder"),
         ({}, (7,), "must be the path or URL of a folder"),
+        ({}, ("/c/run-10:00",), "has a colon in its path"),
+        ({}, ("s3a://c/run:1/",), "has a colon in its path"),
         ({"table": None, "key": None}, ("/c",), "has no table"),
     ],
 )
