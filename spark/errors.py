@@ -221,15 +221,16 @@ def as_query_stop(error: BaseException, batch_id: int) -> QueryStoppedError | No
     """Build the error that replaces a stop's interrupt; None for any other error.
 
     Spark searches the text that Python returns for the interrupt. Its pattern overflows the thread's stack
-    if the text is a page long, as a whole traceback of py4j is.
+    if the text is a page long, as a whole traceback of py4j is. That of 3.5 wants it at a line's start.
     """
     for one in with_causes(error):
         if isinstance(one, Py4JJavaError):
             words = java_words(one)
             if any(word.startswith(INTERRUPTED) or CANCELLED.match(word) for word in words):
+                words.sort(key=lambda word: not word.startswith(INTERRUPTED))
                 return QueryStoppedError(
                     f"batch {batch_id} was interrupted; nothing is lost, the restarted query repeats it"
-                    f" ({SPARK_LOOKS_FOR} Spark: {'; '.join(words)})"
+                    f" ({SPARK_LOOKS_FOR} Spark.\n: {'; '.join(words)})"
                 )
     return None
 

@@ -81,24 +81,30 @@ def filtered(rows: DataFrame, condition: Column, columns: Any) -> DataFrame:
     return DataFrame(frame, rows.sparkSession)
 
 
+LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
+"""The option by which Arrow batches have 64-bit lengths of texts."""
+
+
 class NoArrowBatchesError(Exception):
-    """This release of Spark (4.1) cannot return rows as Arrow batches of a chosen size and time zone."""
+    """This session returns rows as Arrow batches of other types, with 64-bit lengths."""
 
 
 class ArrowBatches:
-    """Rows as Arrow record batches of at most ``rows_max``.
+    """Rows as Arrow record batches of at most ``rows_max``, or of the session's size before Spark 4.2.
 
-    With adaptive execution Spark runs all stages but the last one here. Raises: NoArrowBatchesError: this
-    Spark cannot.
+    With adaptive execution Spark runs all stages but the last one here. Raises: NoArrowBatchesError.
     """
 
     def __init__(self, rows: DataFrame, rows_max: int) -> None:
         try:
             self._batches = rows._jdf.toArrowBatchRdd(rows_max, "UTC", True, False)  # noqa: FBT003, SLF001
         except Py4JError as error:
-            if "toArrowBatchRdd" in str(error) and "does not exist" in str(error):
+            if "toArrowBatchRdd" not in str(error) or "does not exist" not in str(error):
+                raise
+            if rows.sparkSession.conf.get(LARGE_TYPES, "false") != "false":
                 raise NoArrowBatchesError from None
-            raise
+            # The batches of a time zone differ in their schema alone, which is not read.
+            self._batches = rows._jdf.toArrowBatchRdd()  # noqa: SLF001
         self.partitions = int(self._batches.getNumPartitions())
 
     @property
