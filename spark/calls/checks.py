@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import BooleanType, MapType, StructField
 
@@ -16,7 +15,7 @@ from tidegate.base.text import brief, first_line
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
 from tidegate.spark.calls.columns import column
-from tidegate.spark.errors import Py4JError
+from tidegate.spark.session.releases import NOT_TAKEN
 from tidegate.values.evolve import evolved
 from tidegate.values.state_versions import next_state, versions_of
 from tidegate.wal.record import Column as SchemaColumn
@@ -75,7 +74,7 @@ def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
     try:
         condition = cached(functions.expr, delete_when)
         kind = analyse(rows, condition).fields[0].dataType
-    except (PySparkException, Py4JError) as error:  # Py4JError: the JVM does not take such a text
+    except NOT_TAKEN as error:
         msg = f"table {table}: delete_when={brief(delete_when)} cannot be read: {first_line(error)}"
         raise ConfigError(msg) from error
     if not isinstance(kind, BooleanType):
@@ -169,9 +168,9 @@ def field_of(table: str, rows: DataFrame, name: str) -> StructField:
 
 def order_of(table: str, rows: DataFrame, order_by: Names | None) -> tuple[Column, ...]:
     """Return the columns that order a key's rows. Raises: ConfigError, one is missing or has no order."""
-    if order_by is None:
+    names = [] if order_by is None else columns_named(table, "order_by", order_by)
+    if not names:
         return (cached(functions.monotonically_increasing_id),)
-    names = columns_named(table, "order_by", order_by)
     for name in names:
         if isinstance(field_of(table, rows, name).dataType, MapType):
             msg = f"table {table}: order_by column {name} is a map, which has no order"

@@ -59,13 +59,15 @@ def use_cached_schema(rows: DataFrame) -> None:
     Spark returns a schema as JSON, and a reply of the JVM longer than 8 KiB waits 40 ms (Nagle's
     algorithm against a delayed ACK): each batch of more than about 100 columns had that wait.
     """
-    if "schema" in vars(rows) or not isinstance(getattr_static(type(rows), "schema"), cached_property):
+    is_cached = isinstance(getattr_static(type(rows), "schema"), cached_property)
+    place = "schema" if is_cached else "_schema"  # that of 3.5
+    if vars(rows).get(place) is not None or not (is_cached or place in vars(rows)):
         return
     jvm_schema = rows._jdf.schema()  # noqa: SLF001 - two objects of the JVM are compared there
     key = SparkContext._jvm, jvm_schema.hashCode()  # noqa: SLF001
     known = _schemas.get(key)
     if known is not None and jvm_schema.equals(known[0]):
-        vars(rows)["schema"] = types.StructType(list(known[1].fields))  # a copy, since add() changes it
+        vars(rows)[place] = types.StructType(list(known[1].fields))  # a copy, since add() changes it
         return
     _schemas[key] = jvm_schema, types.StructType(list(rows.schema.fields))
     while len(_schemas) > SCHEMAS_MAX:

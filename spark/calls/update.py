@@ -20,8 +20,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.options.durations import US, duration_us
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
 from tidegate.spark.calls.records import Call, Update
-from tidegate.spark.errors import Py4JError
-from tidegate.spark.session.releases import type_of_ddl
+from tidegate.spark.session.releases import NOT_TAKEN, type_of_ddl
 from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.udf_runner import Migrate
 from tidegate.values.state_versions import check_version, plain
@@ -220,7 +219,7 @@ def _fields(table: str, ddl: object, what: str) -> list[StructField]:
         raise ConfigError(msg)
     try:
         kind = type_of_ddl(ddl) if isinstance(ddl, str) and ddl.strip() else ddl or StructType()
-    except (PySparkException, Py4JError) as error:  # Py4JError: the JVM does not take such a text
+    except NOT_TAKEN as error:
         why = next(filter(None, map(str.strip, str(error).splitlines())), "")
         msg = f"table {table}: {brief(ddl)} does not name {what}: {why}"
         raise ConfigError(msg) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 from pyspark.sql import types
 
@@ -16,7 +18,8 @@ def read(monkeypatch):
     """How many schemas were read from the JVM."""
     counted = []
     plain = types._parse_datatype_json_string
-    counting = "pyspark.sql.classic.dataframe._parse_datatype_json_string"
+    classic = "classic." if importlib.util.find_spec("pyspark.sql.classic") else ""  # from 4.0
+    counting = f"pyspark.sql.{classic}dataframe._parse_datatype_json_string"
     monkeypatch.setattr(counting, lambda text: counted.append(1) or plain(text))
     column_cache._schemas.clear()
     return counted
