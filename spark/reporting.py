@@ -35,6 +35,12 @@ class SinkReporter:
         names = [each.name for each in where.stores]
         events.tell(lambda observer: observer.opened(where.namespace, names))
 
+    def end_metrics(self) -> None:
+        """Close the port of the metrics, which the process that commits opens for itself."""
+        if self._options.metrics_port is not None:
+            metrics.end_serving(self._options.metrics_port)
+            self.metrics_url = None
+
     @contextlib.contextmanager
     def watching(self, coordinator: Coordinator, origin: Origin | None) -> Iterator[Phases]:
         """Watch the driver's next commit, or with ``origin`` None a recovery, within the context."""

@@ -209,9 +209,10 @@ class VersionedSink(SingleVersions):
 
         Options of ``writer`` stay, such as its trigger and its output mode. ``write`` is the function of
         ``each``. With Spark Connect the batches are committed beside the server, by a sink with the
-        arguments of this one: so ``last_commit`` and the like stay empty here, and servers are named as that
-        process reaches them. Raises: ConfigError: no query was started, since ``commit="pipelined"`` does not
-        go with Spark Connect, nor does a colon in the checkpoint's path, or the arguments do not fit.
+        arguments of this one: so ``last_commit`` and the like stay empty here, metrics are served there, and
+        servers are named as that process reaches them. Raises: ConfigError: no query was started:
+        ``commit="pipelined"`` and a colon in the checkpoint's path do not go with Spark Connect, or the
+        arguments do not fit.
         """
         path, sink = check_folder("checkpoint", checkpoint), self
         if not hasattr(writer, "foreachBatch"):
@@ -225,6 +226,7 @@ class VersionedSink(SingleVersions):
                 )
             refuse_colon(path)
             sink = _made(self._made_of, path)
+            self._reporter.end_metrics()
         if write is None and self._table is None:
             raise ConfigError("this sink has no table: pass table= and key=, or give start a function, write")
         batches = sink if write is None else sink.each(write)

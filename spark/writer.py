@@ -17,7 +17,7 @@ from tidegate.committers.background.worker import Background
 from tidegate.committers.barrier import NONE_BROUGHT, Barrier
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator, OpenRequest, process_writer
-from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.open import open_namespace, refuse_if_writer_alive
 from tidegate.committers.repair.derive import build_barrier, drop_barrier
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Watch
@@ -324,6 +324,16 @@ class SinkWriter:
             if session is not None and not is_connect(session):
                 check_workers_python(session.sparkContext)
             connections = Connections(self.settings, session)
+            if lineage is None and session is not None and is_connect(session):
+
+                def check(_: Folded) -> None:
+                    refuse_if_writer_alive(
+                        connections.coordinator,
+                        "a version of its own, such as a load, from a client of Spark Connect",
+                        force=False,
+                        way_out="wait. Nothing was written",
+                    )
+
             if session is not None:
                 tasks = tasks_for(self.settings.options, session)
                 connections.coordinator.request = OpenRequest(expected_tasks=tasks)

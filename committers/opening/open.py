@@ -406,14 +406,16 @@ def writer_is_alive(coordinator: Coordinator) -> bool:
     return _living_writer(coordinator) is not None
 
 
-def refuse_if_writer_alive(coordinator: Coordinator, command: str, *, force: bool) -> None:
+def refuse_if_writer_alive(
+    coordinator: Coordinator, command: str, *, force: bool, way_out: str = "wait, or use --force"
+) -> None:
     """Refuse to run while a writer's heartbeat is younger than 30 s, unless forced. Raises: ConfigError."""
     pointer = None if force else _living_writer(coordinator)
     if pointer is not None:
         msg = (
             f"{describe_writer(pointer.writer)} gave a sign of life {pointer.heartbeat_age_s:.0f} s ago and"
             f" seems to be running; {command} would fence it: stop the query. A killed one counts as"
-            f' running for {WRITER_ALIVE_S:.0f} s, one of format("tidegate") for 95 s: wait, or use --force'
+            f' running for {WRITER_ALIVE_S:.0f} s, one of format("tidegate") for 95 s: {way_out}'
         )
         raise ConfigError(msg)
 

@@ -166,10 +166,11 @@ class DerivedTable:
             if abs(number) < 10**DIGITS:
                 return _decimal_text(number, digits)
         kind = "bigint" if digits is None else f"decimal({DIGITS},{digits})"
+        wider = "decimal(38,0)" if digits is None else "a decimal with fewer digits after the point"
         raise BadRecordError(
             f"table {self.name}, key {shown_key(key, self.schema.key_types)}: the {each.kind} of column"
             f" {each.column} does not fit {kind}; nothing was decided. The totals of table"
-            f" {self.definition.of} need a wider type: cast the column to decimal(38,0) or use smaller groups"
+            f" {self.definition.of} need a wider type: cast the column to {wider}, or use smaller groups"
         )
 
     def _corrupt(self, key: bytes, why: str) -> CorruptError:

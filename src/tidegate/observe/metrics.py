@@ -218,7 +218,7 @@ class Metrics(Observer):
 
 
 _registered: dict[int, tuple[Any, Metrics]] = {}
-_served: dict[tuple[str, int], str] = {}
+_served: dict[tuple[str, int], tuple[str, Any]] = {}
 _lock = threading.Lock()
 
 
@@ -259,8 +259,17 @@ def serve(metrics_port: int | str) -> str:
                 raise ConfigError(msg) from error
             threading.Thread(target=server.serve_forever, name="tidegate-metrics", daemon=True).start()
             host = f"[{address[0]}]" if ":" in address[0] else address[0]
-            _served[address] = f"http://{host}:{server.server_port}/metrics"
-        return _served[address]
+            _served[address] = f"http://{host}:{server.server_port}/metrics", server
+        return _served[address][0]
+
+
+def end_serving(metrics_port: int | str) -> None:
+    """Close the port again, for a process that commits in place of this one. Repeatable."""
+    with _lock:
+        _, server = _served.pop(address_of(metrics_port), ("", None))
+    if server is not None:
+        server.shutdown()
+        server.server_close()
 
 
 def _answer(metrics_app: Any, metrics: Metrics, environ: Any, start: Callable[..., Any]) -> Iterable[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import types
 from unittest import mock
 
@@ -153,3 +154,35 @@ def test_start_refuses_before_a_query_is_started(sink, arguments, start, words):
 def test_start_wants_a_writer_of_a_stream(sink):
     with pytest.raises(ConfigError, match=r"give df\.writeStream"):
         sink(table="t", key="k").start(ROWS, "/c")
+
+
+def test_metrics_are_served_where_batches_are_committed(sink, tmp_path):
+    """Red before: a server on the client's machine found the port taken at each start."""
+    pytest.importorskip("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    made = sink(table="t", key="k", metrics_port=port)
+    made.start(Writer(), tmp_path / "c")
+    assert made._reporter.metrics_url is None
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+class ConnectSession:
+    """A session without a JVM, of which only that is asked."""
+
+
+def test_a_version_of_the_client_does_not_end_the_query(sink):
+    """Red before: ``load`` took the namespace over, and the query ended with a FencedError."""
+    query, client = sink(parallelism=1), sink(parallelism=1)
+    try:
+        query._writing.open(None, "q")
+        with pytest.raises(
+            ConfigError, match=r"from a client of Spark Connect would fence it: stop the query"
+        ):
+            client._writing.open(ConnectSession())
+        assert query._writing.now.coordinator.epoch == 1
+        query.close()
+        client._writing.open(ConnectSession())
+    finally:
+        query.close()
+        client.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidegate.base.names import DERIVE_TOKEN
 from tidegate.cli.checkpoints.recipes import removal, starts
 from tidegate.committers.operations.restore import Restored
 from tidegate.committers.operations.restore_plan import Change, RestorePlan, shown_time
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.reader.rules import described_origin
-from tidegate.wal.record import BatchOrigin, DecidedVersion
+from tidegate.wal.record import BatchOrigin, DecidedVersion, LoadOrigin
 
 SHOWN_MAX = 20
 """The number of undone batches that are printed one by one."""
@@ -61,12 +62,19 @@ def _batches(plan: RestorePlan) -> list[Change]:
 
 def _undone(plan: RestorePlan, heading: str) -> list[str]:
     batches = _batches(plan)
-    others = [each for each in plan.undone if not isinstance(each.origin, BatchOrigin)]
+    others = [
+        each for each in plan.undone if not isinstance(each.origin, BatchOrigin) and not _is_built(each)
+    ]
     lines = [heading, *_listed(batches)] if batches else []
     if others:
         lines += ["loads and imports that are undone; a load comes again under another token:"]
         lines += _listed(others)
     return lines
+
+
+def _is_built(each: Change) -> bool:
+    """Whether the version built a derived table, which the next batch does again."""
+    return isinstance(each.origin, LoadOrigin) and each.origin.token.startswith(DERIVE_TOKEN)
 
 
 def _returned(plan: RestorePlan, are: str) -> list[str]:
