@@ -19,9 +19,8 @@ from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import not_shown, refuse_lost
 from tidegate.committers.opening.rekeyed import made_whole
 from tidegate.committers.operations.restore_base import Base, read_base, refuse_other_base
-from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import oldest_whole, present_before, tables_lost
-from tidegate.committers.steps.decided_versions import decided_version, decided_versions
+from tidegate.committers.steps.decided_versions import LastBatch, decided_version, decided_versions
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.keys.groups import EPOCH
 from tidegate.sinks.rules.visible import moment

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from tidegate.base.source_offsets import SourceKind, kind_of, sources_in
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.steps.decided_versions import LastBatch
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import last_followed
@@ -20,18 +21,6 @@ OFFSETS_VERSION = "v1"
 """The first line of Spark's files in ``offsets`` and ``commits``."""
 WHOLE_POSITIONS = frozenset({SourceKind.KAFKA, SourceKind.TIDEGATE})
 """The sources whose offset alone is the position, so that a checkpoint can be made of it."""
-
-
-class LastBatch(NamedTuple):
-    """The last batch that a query's next one follows. ``source_offsets``: its end, as Spark prints it.
-
-    ``source_offsets`` is '' if the log no longer has them.
-    """
-
-    origin: BatchOrigin
-    version: int
-    decided_at_us: int
-    source_offsets: str
 
 
 class Continued(NamedTuple):

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import WalGapError
 from tidegate.wal import catch_up
 from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Log
-from tidegate.wal.record import DecidedVersion, Folded
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded
 
 decided_versions = catch_up.decided_versions
 """Kept under this name for the steps of a commit."""
+
+
+class LastBatch(NamedTuple):
+    """The last batch that a query's next one follows. ``source_offsets``: its end, as Spark prints it.
+
+    ``source_offsets`` is '' if the log no longer has them.
+    """
+
+    origin: BatchOrigin
+    version: int
+    decided_at_us: int
+    source_offsets: str
 
 
 class RetirementBacklog:

@@ -19,9 +19,8 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.begin_log import new_uuid
 from tidegate.committers.opening.open import ensure_made, not_shown, open_namespace
 from tidegate.committers.opening.rekeyed import is_whole, source_of
-from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
-from tidegate.committers.steps.decided_versions import decided_versions
+from tidegate.committers.steps.decided_versions import LastBatch, decided_versions
 from tidegate.committers.steps.fill_groups import live_rows
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier, copied, stored_changes
 from tidegate.committers.transfer.compare import VersionOf, compare

@@ -83,6 +83,8 @@ def wrong_in(code):
         elif isinstance(node, ast.ImportFrom):
             module = importlib.import_module(node.module)
             for alias in node.names:
+                if not hasattr(module, alias.name):  # a module within a package
+                    importlib.import_module(f"{node.module}.{alias.name}")
                 imported[alias.name] = getattr(module, alias.name)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):

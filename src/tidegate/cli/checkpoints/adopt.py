@@ -18,7 +18,8 @@ from tidegate.cli.core.app import placed
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import Yes, examples
 from tidegate.committers.operations.adopt import adopt as adopt_lineage
-from tidegate.committers.operations.resume import Continued, LastBatch, continued_tables, last_batch
+from tidegate.committers.operations.resume import Continued, continued_tables, last_batch
+from tidegate.committers.steps.decided_versions import LastBatch
 from tidegate.errors import ConfigError
 
 BYTES_MAX = 16 * 1024 * 1024

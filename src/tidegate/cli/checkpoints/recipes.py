@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidegate.base.source_offsets import SourceKind, kind_of, sources_in
-from tidegate.committers.operations.resume import Continued, LastBatch
+from tidegate.committers.operations.resume import Continued
+from tidegate.committers.steps.decided_versions import LastBatch
 from tidegate.sinks.rules.version_ref import VersionRef
 
 AGAIN = {

@@ -10,7 +10,7 @@ from tidegate.base.files import read_regular
 from tidegate.base.urls import redact
 from tidegate.cli.checkpoints.adopt import BYTES_MAX, lineage_of, local_folder
 from tidegate.cli.checkpoints.recipes import removal
-from tidegate.committers.operations.resume import LastBatch
+from tidegate.committers.steps.decided_versions import LastBatch
 from tidegate.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from tidegate.base.names import DERIVE_TOKEN
 from tidegate.cli.checkpoints.recipes import removal, starts
 from tidegate.committers.operations.restore import Restored
 from tidegate.committers.operations.restore_plan import Change, RestorePlan, shown_time
-from tidegate.committers.operations.resume import LastBatch
+from tidegate.committers.steps.decided_versions import LastBatch
 from tidegate.reader.rules import described_origin
 from tidegate.wal.record import BatchOrigin, DecidedVersion, LoadOrigin
 
