@@ -28,6 +28,9 @@ WITH_SEQUENCE = (SEQUENCED, EXPIRING_SEQUENCED, DELETE_SEQUENCED)
 DELETES = (DELETE, DELETE_SEQUENCED)
 STORED = frozenset((VALUE, DELETE, EXPIRING, SEQUENCED, EXPIRING_SEQUENCED, DELETE_SEQUENCED))
 
+HIDDEN = "~"
+"""The field of a derived row that readers do not see: what its totals are made of."""
+
 NOT_TEXT = b"~"
 """From Spark: the value's JSON lost bytes of a text that is not UTF-8."""
 NO_TIME = b"@"

@@ -13,7 +13,8 @@ from tidegate.spark.calls.collected import Made
 from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Aggregate, Definition, TableAt, TableSchema
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.derived import DERIVED_MAX, HIDDEN, DerivedTable, derived_table
+from tidegate.wal.staging.derived import DERIVED_MAX, DerivedTable, derived_table
+from tidegate.wal.value_flags import HIDDEN
 
 KINDS = ("count", "sum", "avg")
 

@@ -22,9 +22,8 @@ from tidegate.keys.groups import decimal_parts, encode_key
 from tidegate.wal.record import UNREADABLE, Aggregate, Column, Definition, TableSchema
 from tidegate.wal.staging.own_tables import is_own
 from tidegate.wal.staging.validate import shown_key
-from tidegate.wal.value_flags import DELETE, VALUE
+from tidegate.wal.value_flags import DELETE, HIDDEN, VALUE
 
-HIDDEN = "~"
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 KEY_TYPES = (*INTEGERS, "string", "boolean", "date", "timestamp", "timestamp_ntz", "decimal(p,s)")
 COUNTED = (*KEY_TYPES, "float", "double", "binary")

@@ -30,7 +30,7 @@ from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.values.decode import Value
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging.derived import HIDDEN
+from tidegate.wal.value_flags import HIDDEN
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -22,8 +22,7 @@ from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
 from tidegate.values.decode import Values, cause_of, described, json_values, object_of, values_of
 from tidegate.wal.record import JSON_RENAMED, JSON_STATES, TableSchema
-from tidegate.wal.staging.derived import HIDDEN
-from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, VALUE, VALUE_END
+from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, HIDDEN, VALUE, VALUE_END
 
 TIMES = {
     "date": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
