@@ -86,7 +86,16 @@ LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 
 
 class NoArrowBatchesError(Exception):
-    """This session returns rows as Arrow batches of other types, with 64-bit lengths."""
+    """This release of Spark has no such method, or the session's batches have 64-bit lengths."""
+
+
+def _arrow_batches(rows: DataFrame, *arguments: object) -> Any:
+    try:
+        return rows._jdf.toArrowBatchRdd(*arguments)  # noqa: SLF001
+    except Py4JError as error:
+        if "toArrowBatchRdd" in str(error) and "does not exist" in str(error):
+            raise NoArrowBatchesError from None
+        raise
 
 
 class ArrowBatches:
@@ -97,14 +106,12 @@ class ArrowBatches:
 
     def __init__(self, rows: DataFrame, rows_max: int) -> None:
         try:
-            self._batches = rows._jdf.toArrowBatchRdd(rows_max, "UTC", True, False)  # noqa: FBT003, SLF001
-        except Py4JError as error:
-            if "toArrowBatchRdd" not in str(error) or "does not exist" not in str(error):
-                raise
+            self._batches = _arrow_batches(rows, rows_max, "UTC", True, False)  # noqa: FBT003
+        except NoArrowBatchesError:
             if rows.sparkSession.conf.get(LARGE_TYPES, "false") != "false":
-                raise NoArrowBatchesError from None
+                raise
             # The batches of a time zone differ in their schema alone, which is not read.
-            self._batches = rows._jdf.toArrowBatchRdd()  # noqa: SLF001
+            self._batches = _arrow_batches(rows)
         self.partitions = int(self._batches.getNumPartitions())
 
     @property

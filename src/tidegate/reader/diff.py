@@ -225,9 +225,8 @@ class Diff(OfProcess, Iterator[Change]):
                 continue
             groups = range(self._reader.identity.key_groups)
             batches = differences_of_groups(store, table, groups, before.entry, after.entry, check)
-            is_derived = any(
-                view and view.values.schema.derived for view in map(self._view, sides, [table] * 2)
-            )
+            views = [self._view(side, table) for side in sides]
+            is_derived = all(view is None or view.values.schema.derived for view in views)
             for batch in batches:
                 check()
                 yield table, as_shown(batch) if is_derived else batch
