@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyspark
 import pytest
 from differential.frames import frames_of
 
@@ -15,9 +14,6 @@ from tidegate.spark.staging import on_driver, small_batches
 from tidegate.wal.file.log import FileLog
 
 pytestmark = pytest.mark.spark
-takes_batches = pytest.mark.skipif(
-    pyspark.__version__.startswith("4.1."), reason="Spark 4.1 gives no Arrow batches: the job stages all"
-)
 
 
 def staged(stream):
@@ -34,7 +30,6 @@ def rows_of(*ids, x="x"):
     return [{"id": one, "x": x} for one in ids]
 
 
-@takes_batches
 def test_a_batch_that_is_larger_than_expected_is_staged_by_the_job_whole_i11(stream):
     """One that was cut is dropped and goes by the job; then small ones are waited for, longer each time."""
     flights = stream("id int, x string", staged_by="driver")
@@ -46,7 +41,6 @@ def test_a_batch_that_is_larger_than_expected_is_staged_by_the_job_whole_i11(str
     assert tasks(flights) == [1, 2, 2, 1, 2, 2]
 
 
-@takes_batches
 @pytest.mark.parametrize("long", [small_batches.CELL_BYTES - 50, small_batches.CELL_BYTES + 50])
 def test_rows_that_are_too_long_are_not_pulled(stream, long):
     flights = stream("id int, x string", staged_by="driver")
@@ -85,7 +79,6 @@ def test_a_spark_that_gives_no_arrow_batches_has_the_job_stage_all(stream, monke
     assert tasks(flights) == [2, 2]
 
 
-@takes_batches
 def test_bytes_to_order_by_that_are_no_text_are_compared_as_spark_does(stream):
     """Spark cuts a text by what begins a character, or might: bytes in which nothing does are cut, too."""
     long = b"\x80" * (small_batches.CELL_BYTES + 1)
@@ -111,7 +104,6 @@ def test_what_arrow_does_not_sort_as_spark_does_goes_by_the_job(stream):
     assert tasks(flights) == [2]
 
 
-@takes_batches
 @pytest.mark.only_log("file")
 def test_rows_are_collected_once_whatever_fails_then_i3_t6(stream, monkeypatch):
     """The log fails behind the first frames: the same rows are written again, under another name."""
@@ -145,7 +137,6 @@ def test_rows_are_collected_once_whatever_fails_then_i3_t6(stream, monkeypatch):
     assert set(flights.rows("t")) == {1, 2, 3}
 
 
-@takes_batches
 @pytest.mark.parametrize("place", ["stage.before_write", "stage.before_ack", "manifest.after_write"])
 def test_a_driver_that_fails_while_it_stages_is_tried_again_i2_i5(stream, place):
     flights = stream("id int, x string", staged_by="driver")
@@ -163,7 +154,6 @@ def test_a_driver_that_fails_while_it_stages_is_tried_again_i2_i5(stream, place)
     assert tasks(flights) == [1, 1, 1]
 
 
-@takes_batches
 def test_a_location_provider_that_fails_costs_no_batch(stream):
     class Provider:
         def location_id(self):
