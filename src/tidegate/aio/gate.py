@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -164,8 +164,7 @@ class Gate(GateFlow):
     ) -> None:
         await self.close()
 
-    @contextlib.asynccontextmanager
-    async def pin(self, table: str) -> AsyncIterator[TableReader]:
-        """Give the table's reader at the newest version, under a lease of its own, for ``Scan``."""
-        async with self.snapshot() as snapshot, snapshot.pin(table) as reader:
-            yield reader
+    async def pin(self, table: str, until: contextlib.AsyncExitStack) -> TableReader:
+        """Give the table's reader at the newest version, for ``Scan``; its lease ends with ``until``."""
+        snapshot = await until.enter_async_context(self.snapshot())
+        return await snapshot.pin(table, until)

@@ -59,8 +59,12 @@ class Source(Protocol):
         """Do one read: ``fn`` with the table's reader and ``args``."""
         ...
 
-    def pin(self, table: str) -> AbstractAsyncContextManager[TableReader]:
-        """Give the table's reader at one version, which is pinned within the context."""
+    async def pin(self, table: str, until: contextlib.AsyncExitStack) -> TableReader:
+        """Give the table's reader at one version, which is pinned until ``until`` is closed.
+
+        It is no context manager made from a generator: asyncio closes such a one itself when a loop ends,
+        beside the rows that were read within it.
+        """
         ...
 
 
@@ -139,7 +143,7 @@ class Scan(OfProcess, AsyncIterator[tuple[Any, Value]]):
         """Pin a version, and read up to its first row."""
         async with contextlib.AsyncExitStack() as opened:
             with one_call():
-                reader = await opened.enter_async_context(self._source.pin(self._table))
+                reader = await self._source.pin(self._table, opened)
             self._rows = rows = _rows_of(reader, self._key_group)
             opened.push_async_callback(rows.aclose)
             self._first = await anext(rows, None)
@@ -217,11 +221,10 @@ class Snapshot(SnapshotFlow):
         view_of(self._reader.store.where, self._reader.identity, self._entry_here(), name, {})
         return Table(self, name)
 
-    @contextlib.asynccontextmanager
-    async def pin(self, table: str) -> AsyncIterator[TableReader]:
-        """Give the table's reader, for ``Scan``; it does not close the snapshot."""
-        with self._noting():
-            yield await run_async(self._table(table))
+    async def pin(self, table: str, until: contextlib.AsyncExitStack) -> TableReader:
+        """Give the table's reader, for ``Scan``; ``until`` does not close the snapshot."""
+        until.enter_context(self._noting())
+        return await run_async(self._table(table))
 
     async def close(self) -> None:
         """Release the lease. Repeatable."""

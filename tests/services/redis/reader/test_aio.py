@@ -1,6 +1,7 @@
 """The asyncio reader on real Redis: equal to the threaded one, repeatable, monotonic, safe to cancel."""
 
 import asyncio
+import contextlib
 import gc
 import time
 
@@ -351,3 +352,27 @@ def test_0013_a_list_from_before_the_version_is_not_relied_on(writer):
         assert store._known.pointer.visible == 2
 
     run(writer, read)
+
+
+@pytest.mark.parametrize("of", ["gate", "snapshot"])
+def test_a_loop_that_ends_in_the_middle_of_a_scan_has_nothing_to_say(writer, of):
+    """asyncio closes all generators of a loop side by side, in any order: none may stand within another."""
+    endpoints, told = writer.driver.endpoints, []
+    writer.write({"airports": {f"A{n}": {"departures": n, "delay": 0.0} for n in range(100)}})
+
+    async def left_in_its_middle():
+        gate = await tidegate.aio.connect(endpoints.store, endpoints.namespace)
+        source = gate if of == "gate" else await gate.snapshot()
+        scan = source.table("airports").scan()
+        assert await anext(scan)
+        return gate, scan
+
+    for _ in range(20):
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        with contextlib.closing(loop):
+            gate, scan = loop.run_until_complete(left_in_its_middle())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(gate.close())
+            del scan
+    assert told == []
