@@ -202,8 +202,7 @@ class Rows:
         if not rows_of_key:
             self._space.check_after(at.version)
             return None
-        stored: bytes = rows_of_key[0][0]
-        return stored
+        return _stored(rows_of_key[0][0])
 
     def look_up(self, name: str, at: ReadAt, keys: Sequence[bytes], *bounds: int) -> list[bytes | None]:
         """Return stored values, aligned with ``keys``, by a statement on several keys of a partition."""
@@ -222,7 +221,7 @@ class Rows:
             for group, some in asked
         )
         for answer in space.session.each(requests):
-            values.update(answer)
+            values.update((key, _stored(value)) for key, value in answer)
         return [values.get(key) for key in keys]
 
     def scan(self, at: ReadAt, group: int) -> Iterator[Any]:
@@ -231,7 +230,8 @@ class Rows:
         while True:
             of = (at.table, group) if last is None else (at.table, group, last)
             name = "first_page" if last is None else "page"
-            page = self._space.rows(name, *of, at.version, at.start, limit)
+            found = self._space.rows(name, *of, at.version, at.start, limit)
+            page = [(key, _stored(value)) for key, value in found]
             self._space.check_after(at.version)  # rows missing in the page may have been retired
             if page:
                 last = page[-1][0]
@@ -279,7 +279,7 @@ class Rows:
         page = self._space.rows("first_newest" if last is None else "newest", *of, entry.version, limit)
         old: dict[tuple[int, int], list[bytes]] = defaultdict(list)
         for key, version, value, written_us in page:
-            if is_hidden(value, entry.decided_at_us):
+            if is_hidden(_stored(value), entry.decided_at_us):
                 old[version, written_us].append(key)
         head = self._start_of("drop_until", 5) + bound(*self._partition(table, group))
         self._send(
@@ -288,7 +288,7 @@ class Rows:
             for packed in rows(head, pa.array(keys, pa.binary()), bound(bigint(version)))
         )
         if page:
-            self._expiry_rows = _next_limit([(key, value) for key, _, value, _ in page])
+            self._expiry_rows = _next_limit([(key, _stored(value)) for key, _, value, _ in page])
         following = page[-1][0] if len(page) == limit else None
         return SweepPage(len(page), sum(map(len, old.values())), following)
 
@@ -358,7 +358,7 @@ class Rows:
             for group in range(space.made.identity.key_groups):
                 rows_of_group = space.session.stream("all_rows", space.made.space, table, group, level=level)
                 for key, of_key in itertools.groupby(rows_of_group, lambda row: row[0]):
-                    yield table, group, key, {row[1]: (row[2], row[3]) for row in of_key}
+                    yield table, group, key, {row[1]: (_stored(row[2]), row[3] or 0) for row in of_key}
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -422,6 +422,11 @@ def noted_as(stamp: Stamp, table: str) -> str:
     separately.
     """
     return f"{stamp.attempt}/{table}" if stamp.attempt else table
+
+
+def _stored(value: bytes | None) -> bytes:
+    """Return a row's stored value; that of an emptied column is no value of ours, and refused as damaged."""
+    return b"" if value is None else value
 
 
 def _in_turns(of_each: Iterable[Iterator[Part]]) -> Iterator[Part]:

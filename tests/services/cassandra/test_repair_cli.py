@@ -278,3 +278,35 @@ def test_a_secondary_is_repaired_as_the_primary_is(place, tmp_path):
         there.append(place.read())
         assert len(there[-1]) == len(KEYS) - 1
     assert there[0] == there[1]
+
+
+def test_a_row_whose_value_was_emptied_is_damaged_for_every_read(place):
+    """Not absent: its key is there."""
+    place.write([{key: row(n) for key in KEYS} for n in range(1, 4)])
+    (group,) = {
+        group
+        for group in range(8)
+        for found in place.ask(
+            "SELECT key FROM tidegate_rows WHERE space = %s AND tbl = 'airports' AND kg = %s", group
+        )
+        if found[0] == b"K03"
+    }
+    place.ask(
+        "UPDATE tidegate_rows SET value = null WHERE space = %s AND tbl = 'airports' AND kg = %s"
+        " AND key = %s AND version = 3",
+        group, b"K03",
+    )  # fmt: skip
+    with tidegate.connect(place.url, place.namespace) as gate:
+        airports = gate.table("airports")
+        for read in (
+            lambda: airports.get("K03"),
+            lambda: airports.get_many(KEYS),
+            lambda: list(airports.scan()),
+        ):
+            with pytest.raises(CorruptError, match="key b'K03'"):
+                read()
+    assert "compares their values" in run("repair", "--force", *place.options)
+    told = CliRunner().invoke(app, ["verify", *place.options], prog_name="tidegate")
+    assert told.exit_code == 14
+    assert "key 'K03'\ta row of 29 bytes\ta row of 0 bytes" in told.output
+    run("vacuum", *(one for one in place.options if not one.startswith("--wal")))

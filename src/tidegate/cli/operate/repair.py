@@ -123,7 +123,10 @@ def _repair(work: Operation, coordinator: Coordinator, copy: Source | None) -> N
         lines.append(f"made visible: version {', '.join(map(str, recovered))}")
     if not repaired_here.put_back:
         compared = " of what was compared" if repaired_here.not_compared else ""
-        lines.append(f"nothing was lost{compared}: the store was compared with the log")
+        lines.append(
+            f"nothing was lost{compared}: the store has the rows that the log counts; `tidegate verify`"
+            " compares their values"
+        )
     lines.append(f"version {visible} is visible, and every server counts as compared with the log")
     work.report(facts, lines, standings)
 
