@@ -503,6 +503,7 @@ class LeaseKeeper(LeaseFlow):
             sleep_s = max(0.0, self._wakes_at - self._clock.monotonic())
             self._asleep.acquire(timeout=min(sleep_s, threading.TIMEOUT_MAX))
             self._wakes_at = -math.inf
+        self._wake()  # the other one, whose wake this may have been
 
     def _give_back_left(self) -> None:
         """Release the leases that were left. Two threads may release one: that is repeatable."""

@@ -113,6 +113,23 @@ def test_the_thread_renews_by_itself_and_ends_with_the_last_snapshot(writer, clo
     assert lease_threads() == []
 
 
+def test_threads_of_interrupted_starts_take_no_wake_from_the_one_that_renews(writer, monkeypatch):
+    """Greenlets whose starts of the thread were cut short: several ran, and a wake ended one, for nothing."""
+    with tidegate.connect(writer.driver.endpoints.store, namespace="flights") as gate, gate.snapshot():
+        keeper = gate._reader.leases
+        for _ in range(5):  # nobody waits for any of these
+            started = Asked()
+            keeper._begin_thread(started)
+            assert started.wait(30)
+        renewed, plain = [], gate._reader.store.lease
+        monkeypatch.setattr(
+            gate._reader.store, "lease", lambda lease, ttl_s: (renewed.append(lease), plain(lease, ttl_s))
+        )
+        with gate.snapshot(lease_s=3) as snapshot:
+            wait_until(lambda: renewed.count(snapshot._hold.active.lease) >= 3, deadline_s=20)
+            assert departures(snapshot) == 2
+
+
 def test_an_error_that_nobody_foresaw_does_not_end_the_thread(writer, monkeypatch, caplog):
     with tidegate.connect(writer.driver.endpoints.store, namespace="flights") as gate:
         errors, plain, renewed = iter([ValueError("a bug")]), gate._reader.store.lease, []
