@@ -86,15 +86,23 @@ local existing = told_lost(key)  -- told
     assert found_in(source, "names", "file.lua") == [(2, "names"), (3, "names")]
 
 
+def test_names_that_python_binds_are_read(found_in):
+    source = """def read(at: ReadAt, held, wanted: str):
+    found = [at for at in held]
+    return found.at
+"""
+    assert [line for line, _ in found_in(source, "bound", "file.py")] == [1, 1, 2, 2]
+
+
 def test_the_allowance_only_shrinks(tmp_path, monkeypatch):
     monkeypatch.setattr(words, "ALLOWED", tmp_path / "allowed.toml")
-    now = {"docs": {"a.md": 2, "b.md": 1}, "code": {}, "messages": {}, "names": {}}
+    now = {"docs": {"a.md": 2, "b.md": 1}, "code": {}, "messages": {}, "names": {}, "bound": {}}
     monkeypatch.setattr(words, "count", lambda: now)
     assert words.update() == []
     assert words.allowed() == now
     monkeypatch.setattr(words, "count", lambda: now | {"docs": {"a.md": 3, "c.md": 1}})
     assert words.update() == ["a.md", "c.md"]
-    assert words.allowed() == {"docs": {"a.md": 2}, "code": {}, "messages": {}, "names": {}}
+    assert words.allowed() == {"docs": {"a.md": 2}, "code": {}, "messages": {}, "names": {}, "bound": {}}
 
 
 def test_each_file_has_its_allowance():
