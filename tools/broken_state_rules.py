@@ -324,7 +324,7 @@ RULES: list[Rule] = [
         "derived-restored-without-rows",
         "a derived table that is younger than a restored version is dropped",
         "committers/operations/restore.py",
-        "        drops |= bases(now.tables).keys() - wanted.tables.keys()\n",
+        "        drops |= bases(now.tables).keys() - old.tables.keys()\n",
         "",
         "tests/unit/spark/test_derived.py::test_a_restore_brings_derived_tables_back_with_their_base",
     ),
