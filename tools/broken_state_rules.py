@@ -132,8 +132,8 @@ RULES: list[Rule] = [
         "states-all-at-once",
         "I11: a task's reads of states are bounded by bytes",
         "spark/state/read.py",
-        "rows.slice(at, self._rows), 0",
-        "rows.slice(at), 0",
+        "rows.slice(offset, self._rows), 0",
+        "rows.slice(offset), 0",
         "tests/unit/spark/test_staging_memory.py",
     ),
     (
