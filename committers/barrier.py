@@ -139,20 +139,20 @@ def stride_here(
 
     The remembered deletes and the due times of a table are staged with its rows, so all have one stride.
     """
-    existing = {name: at.apart for name, at in coordinator.folded.tables.items() if name not in drops}
-    wanted, key_groups = coordinator.options.table_key_groups or {}, coordinator.folded.key_groups
+    existing = {name: known.apart for name, known in coordinator.folded.tables.items() if name not in drops}
+    configured, key_groups = coordinator.options.table_key_groups or {}, coordinator.folded.key_groups
     alike = own_tables.of_one_stride(table)
     for strides in (existing, brought):
         for name in alike:
             if name in strides:
                 return strides[name]
-    return next((stride_for(name, wanted[name], key_groups) for name in alike if name in wanted), 1)
+    return next((stride_for(name, configured[name], key_groups) for name in alike if name in configured), 1)
 
 
 def _refuse_other_strides(coordinator: Coordinator, barrier: Barrier) -> None:
-    state, wanted = coordinator.folded, coordinator.options.table_key_groups or {}
+    state, configured = coordinator.folded, coordinator.options.table_key_groups or {}
     brought = {table: state.key_groups // stride for table, stride in brought_strides(barrier.tables).items()}
-    for source, numbers in (("table_key_groups names", wanted), ("its rows come in", brought)):
+    for source, numbers in (("table_key_groups names", configured), ("its rows come in", brought)):
         for table in sorted((state.tables.keys() - barrier.drops) & numbers.keys()):
             has = state.key_groups // state.tables[table].apart
             if has != numbers[table]:
@@ -184,7 +184,7 @@ def refuse_restored_strides(state: Folded, version: int, tables: Mapping[str, Ta
     ``way``: what the user does instead. Raises: ConfigError.
     """
     for table in sorted(state.tables.keys() & tables.keys()):
-        had, has = (state.key_groups // at.apart for at in (tables[table], state.tables[table]))
+        had, has = (state.key_groups // table_at.apart for table_at in (tables[table], state.tables[table]))
         if had != has:
             raise ConfigError(
                 f"table {table} had {had} key groups at version {version}, and was dropped since and made"
@@ -248,7 +248,7 @@ def manifest_of(
     """Build the manifest of the version after the last one folded."""
     state = coordinator.folded
     version = state.last_version + 1
-    tables = {name: at for name, at in state.tables.items() if name not in barrier.drops}
+    tables = {name: table_at for name, table_at in state.tables.items() if name not in barrier.drops}
     schemas = {}
     for name, table in barrier.tables.items():
         before = tables.get(name, TableAt("", state.first_start))
@@ -301,7 +301,7 @@ def _places(coordinator: Coordinator, barrier: Barrier, acks: Sequence[Ack]) -> 
 
 def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
     """List the transaction's calls with the sums of all tasks' shares."""
-    held = [frozenset(frame.tables) for ack in acks for frame in ack.frames]
+    table_sets = [frozenset(frame.tables) for ack in acks for frame in ack.frames]
     steps, indices = [], {name: index for index, name in enumerate(barrier.tables)}
     for number, call in enumerate(barrier.named_calls):
         shares = [share for ack in acks for share in ack.calls if share.call == number]
@@ -315,7 +315,7 @@ def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
                 sum(share.rows for share in shares),
                 sum(share.bytes for share in shares),
                 sum(share.seconds for share in shares),
-                sum(not tables.isdisjoint(of_frame) for of_frame in held),
+                sum(not tables.isdisjoint(of_frame) for of_frame in table_sets),
                 sum(share.ties for share in shares) or msgspec.UNSET,
             )
         )

@@ -40,7 +40,7 @@ def rename_column(coordinator: Coordinator, table: str, old: str, new: str) -> R
     """
     recovered = open_namespace(coordinator, None, command="schema rename")
     tables, store = coordinator.folded.tables, coordinator.store
-    known = store.schemas_of(sorted({at.schema_id for at in tables.values()}))
+    known = store.schemas_of(sorted({table_at.schema_id for table_at in tables.values()}))
     schemas = schemas_by_table(store.where, coordinator.folded.last_version, tables, known)
     barrier = rename_barrier(coordinator, schemas, table, old, new)
     return Renamed(recovered, None if barrier is None else commit(coordinator, barrier).version)

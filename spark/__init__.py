@@ -57,8 +57,8 @@ if not TYPE_CHECKING:  # a type checker would consider any name public
                 )
                 raise ImportError(msg, name=error.name) from None
             # With a PySpark, such as Spark Connect's client alone, the extra would put another one over it.
-            wanted = library if sys.modules.get("pyspark") is not None else "'tidegate[spark]'"
-            msg = f"tidegate.spark.{name} needs {library}: pip install {wanted}"
+            requirement = library if sys.modules.get("pyspark") is not None else "'tidegate[spark]'"
+            msg = f"tidegate.spark.{name} needs {library}: pip install {requirement}"
             raise ModuleNotFoundError(msg, name=error.name) from None
         return value
 

@@ -251,8 +251,8 @@ def noted_files(session: Any, checkpoint: str, place: int, number: int) -> list[
     """Return a file source's note for this offset, by one job of Spark: one line of JSON per file."""
     lines = session.read.format("text").option("lineSep", "\n")
     mine = functions.get_json_object("value", "$.batchId") == str(number)
-    found = (row for row in _read(lines, checkpoint, _note(place, number), "value", mine))
-    return [row[0] for row in sorted(found, key=lambda row: (len(row[1]), row[2]))]  # the order of the files
+    rows = (row for row in _read(lines, checkpoint, _note(place, number), "value", mine))
+    return [row[0] for row in sorted(rows, key=lambda row: (len(row[1]), row[2]))]  # the order of the files
 
 
 def refuse_colon(checkpoint: str) -> None:
@@ -344,9 +344,9 @@ def _last_within(state: Folded, lineage: str) -> int:
 
     If it holds none among the recent versions, every recent batch of the query was undone.
     """
-    kept = last_batch_within(state, state.last_version, lineage)
-    if kept is not None:
-        return kept.batch_id
+    batch = last_batch_within(state, state.last_version, lineage)
+    if batch is not None:
+        return batch.batch_id
     origins = [each.origin for each in state.recent if isinstance(each.origin, BatchOrigin)]
     undone = [origin.batch_id for origin in origins if origin.lineage == lineage]
     _, decided = state.batches.get(lineage, (0, -1))

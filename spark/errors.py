@@ -82,15 +82,15 @@ def cause(error: BaseException | None) -> TidegateError | None:
             return one
         if (run := _RUN.match(str(one))) and run[1] in _failed:
             return _failed[run[1]]
-        found = [match for line in _raised_lines(one) if (match := _RAISED.match(line))]
-        if raised := _last_of([match.groups() for match in found]):
+        matches = [match for line in _raised_lines(one) if (match := _RAISED.match(line))]
+        if raised := _last_of([match.groups() for match in matches]):
             return raised
     return None
 
 
-def _last_of(found: Sequence[tuple[str, ...]]) -> TidegateError | None:
+def _last_of(raised: Sequence[tuple[str, ...]]) -> TidegateError | None:
     """Return the last error by class and words; the earlier ones are its causes."""
-    return next((BY_NAME[name](words) for name, words in reversed(found) if name in BY_NAME), None)
+    return next((BY_NAME[name](words) for name, words in reversed(raised) if name in BY_NAME), None)
 
 
 def note_failure(run_id: str, error: BaseException) -> None:
@@ -129,8 +129,8 @@ def told_rows(rows: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from rows
     except TidegateError as error:
-        here = TaskContext.get()
-        mark = None if here is None else here.getLocalProperty(MARK)
+        context = TaskContext.get()
+        mark = None if context is None else context.getLocalProperty(MARK)
         if mark is None:
             raise
         raise type(error)(f"[{mark}] {error}") from error
@@ -238,11 +238,11 @@ def as_query_stop(error: BaseException, batch_id: int) -> QueryStoppedError | No
 def with_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and the chain of its causes."""
     seen: set[int] = set()
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
-        yield at
-        at = at.__cause__ or at.__context__
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def java_words(error: BaseException) -> list[str]:

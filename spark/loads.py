@@ -98,8 +98,8 @@ def load_of(
     _check_loaded(tables)
     by_table = {name: keys.get(name) if isinstance(keys, Mapping) else keys for name in tables}
 
-    def write(here: Here) -> None:
-        txn = Transaction(-1, here.base_version, here.collected)
+    def write(target: Here) -> None:
+        txn = Transaction(-1, target.base_version, target.collected)
         for name, rows in tables.items():
             key = by_table[name]
             if key is None:
@@ -132,16 +132,16 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
         if not name.startswith(f"{QUEUE}.") and name not in derived
     }
 
-    def write(here: Here) -> None:
+    def write(target: Here) -> None:
         queues = queues_of(frames)
         names = sorted(frames.keys() - queues)
-        here.collected.begin_import({*names, *queues})
+        target.collected.begin_import({*names, *queues})
         for name in names:
-            here.collected.add_stored(name, frames[name], manifest.tables[name].table_schema)
+            target.collected.add_stored(name, frames[name], manifest.tables[name].table_schema)
         for name, dues in queues.items():
-            groups = here.key_groups, here.stride(dues)
-            rows = queue_frame(frames[dues], dues, groups, manifest.decided_at_us, here.value_bytes_max)
-            here.collected.add_stored(name, rows, QUEUE_SCHEMA)
+            groups = target.key_groups, target.stride(dues)
+            rows = queue_frame(frames[dues], dues, groups, manifest.decided_at_us, target.value_bytes_max)
+            target.collected.add_stored(name, rows, QUEUE_SCHEMA)
 
     expiring = frozenset(name for name, table in manifest.tables.items() if table.expires)
     rows = next(iter(frames.values()))
@@ -166,12 +166,12 @@ class Migration(NamedTuple):
     schema: Ddl | None
 
 
-def migration_of(session: SparkSession, wanted: Migration, base: Base, options: Options) -> Once | None:
+def migration_of(session: SparkSession, migration: Migration, base: Base, options: Options) -> Once | None:
     """Plan the migration of all rows of a state; None: all have the version already.
 
     Raises: ConfigError: there is no such table, the version goes back, or the arguments do not fit.
     """
-    table, state = wanted.table, base.state
+    table, state = migration.table, base.state
     check_table(table)
     known = base.schemas.get(table)
     if known is None:
@@ -179,14 +179,14 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
             f"there is no table {brief(table)}; tables are {', '.join(listed(base.schemas)) or 'none yet'}"
             f"{did_you_mean(table, base.schemas)}"
         )
-    given = None if wanted.schema is None else value_schema(table, known, wanted.schema)
-    version = state_of(table, given, known, wanted.state_version, wanted.migrate).version
+    given = None if migration.schema is None else value_schema(table, known, migration.schema)
+    version = state_of(table, given, known, migration.state_version, migration.migrate).version
     if known.states.keys() == {version}:
         return None
     after = plain(known if given is None else given, version)
     if known.version == version:
         after = evolved(table, plain(known, version), after).schema
-    at = state.tables[table]
+    table_at = state.tables[table]
     work = MigrationWork(
         endpoints=base.endpoints,
         spec=StageSpec(
@@ -200,7 +200,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
             state.key_groups,
         ),
         table=table,
-        start=at.start,
+        start=table_at.start,
         version=state.last_version,
         at_us=state.decided_at_us,
         before=known,
@@ -208,13 +208,13 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
         deadline_s=options.function_deadline_s,
         parallelism=tasks_for(options, session, state.key_groups),
     )
-    rows = migrated_rows(session, work, wanted.migrate)
+    rows = migrated_rows(session, work, migration.migrate)
 
-    def write(here: Here) -> None:
-        here.collected.add_stored(table, rows, after)
+    def write(target: Here) -> None:
+        target.collected.add_stored(table, rows, after)
 
     token = own_token(MIGRATION_TOKEN, state.namespace, state.last_version, table)
-    return Once(LoadOrigin(token), write, rows, frozenset({table}) if at.expires else frozenset())
+    return Once(LoadOrigin(token), write, rows, frozenset({table}) if table_at.expires else frozenset())
 
 
 def _check_loaded(tables: object) -> None:
@@ -333,8 +333,8 @@ class SingleVersions:
             writing.drain()
             coordinator = writer.coordinator
             base = Base(coordinator.folded, writer.schemas(), where, value_bytes_max(coordinator))
-            wanted = Migration(table, migrate, state_version, schema)
-            once = migration_of(session, wanted, base, writing.settings.options)
+            migration = Migration(table, migrate, state_version, schema)
+            once = migration_of(session, migration, base, writing.settings.options)
             return None if once is None else self._write(once)
 
     def _write_once(self, once: Once) -> int | None:

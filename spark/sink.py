@@ -145,8 +145,8 @@ class VersionedSink(SingleVersions):
             check_workers_python(session.sparkContext)
         catch_sigterm()
         open_log(wal, namespace, endpoints.wal_options).close()
-        for at in endpoints.stores:
-            open_store(at.url, namespace, at.options).close()
+        for ref in endpoints.stores:
+            open_store(ref.url, namespace, ref.options).close()
         self._reporter = SinkReporter(endpoints, checked)
         settings = WriterSettings(endpoints, checked, locality or Locality(), self._reporter, self._published)
         self._writing = SinkWriter(settings, declared(derived))

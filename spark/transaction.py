@@ -288,12 +288,12 @@ class Transaction:
         call = self._rows_call(Patch, table, rows, key, order_by, None, None)
         known = {field.name for field in call.key_columns}
         fields = [field for field in rows.schema.fields if field.name not in known]
-        kept = kept_columns(table, rows, fields, Unchanged(ignore_nulls, keep_when))
-        if kept:
+        masks = kept_columns(table, rows, fields, Unchanged(ignore_nulls, keep_when))
+        if masks:
             names = stored_names(self._known.get(table))
             given = Rows(call.rows, call.key, call.value, call.order)
-            changes = folded(given, fields, kept, (), names)._asdict()
-            partial = tuple(names.get(column_name, column_name) for column_name in kept)
+            changes = folded(given, fields, masks, (), names)._asdict()
+            partial = tuple(names.get(column_name, column_name) for column_name in masks)
             call = dataclasses.replace(call, **changes, partial=partial)
         self._made.add(call, name=name)
 

@@ -87,8 +87,8 @@ class Connections:
         """The placement of tasks; None: there is nothing to choose."""
         where = settings.endpoints
         apply = {
-            at.name: apply_on_executors(lambda: self.session, where.only(at), self._places)
-            for at in (where.stores if session is not None else ())
+            ref.name: apply_on_executors(lambda: self.session, where.only(ref), self._places)
+            for ref in (where.stores if session is not None else ())
         }
         self.coordinator = Coordinator(
             where,
@@ -267,9 +267,9 @@ class OpenWriter:
         tables = coordinator.folded.tables
         if not tables:
             return {}
-        ids = sorted({at.schema_id for at in tables.values()})
+        ids = sorted({t.schema_id for t in tables.values()})
         schemas = {**coordinator.store.schemas_of(ids), **self.commits.schemas()}
-        if not all(at.schema_id in schemas for at in tables.values()) and coordinator.store.unverified():
+        if not all(t.schema_id in schemas for t in tables.values()) and coordinator.store.unverified():
             repair(coordinator)  # a server lost them with its last writes
             schemas |= coordinator.store.schemas_of(ids)
         return schemas_by_table(coordinator.store.where, coordinator.folded.last_version, tables, schemas)

@@ -30,7 +30,7 @@ RULES = [
         "commands-restore-without-queues",
         "I13: a restore of a version from before a copy's queue makes the queue",
         "committers/operations/restore.py",
-        "queues, made = queues_of(wanted.tables).keys() - wanted.tables.keys(), rows",
+        "queues, made = queues_of(old.tables).keys() - old.tables.keys(), rows",
         "queues, made = set(), rows",
         TEST,
     ),

@@ -44,7 +44,7 @@ RULES: list[Rule] = [
         "verify-compares-values-alone",
         "a row with another expiry than the log's is a finding",
         "committers/repair/compare_rows.py",
-        "                elif wanted is not None and row != stored[key]:  # such as another expiry\n",
+        "                elif expected is not None and row != stored[key]:  # such as another expiry\n",
         "                elif False:\n",
         COUNTS,
     ),

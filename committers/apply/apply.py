@@ -71,13 +71,13 @@ def plan(manifest: Manifest, decided: DecidedVersion, tasks: int) -> list[ApplyW
 NONE_HELD: Mapping[str, bytes] = {}
 
 
-def chunks_of(work: ApplyWork, log: Blobs, held: Mapping[str, bytes] = NONE_HELD) -> Iterator[Chunk]:
-    """Yield the work's changes, a frame at a time, checked: from ``held``, else from the log by address."""
-    wanted = {ref.address: (ordinal, ref) for ordinal, ref in work.frames}
-    here = (Blob(address, held[address]) for address in wanted if address in held)
-    there = [address for address in wanted if address not in held]
-    for blob in itertools.chain(here, log.read(there) if there else ()):
-        ordinal, ref = wanted[blob.address]
+def chunks_of(work: ApplyWork, log: Blobs, cached: Mapping[str, bytes] = NONE_HELD) -> Iterator[Chunk]:
+    """Yield the work's changes, a frame at a time, checked: from ``cached``, else from the log by address."""
+    refs = {ref.address: (ordinal, ref) for ordinal, ref in work.frames}
+    local = (Blob(address, cached[address]) for address in refs if address in cached)
+    missing = [address for address in refs if address not in cached]
+    for blob in itertools.chain(local, log.read(missing) if missing else ()):
+        ordinal, ref = refs[blob.address]
         where = f"{log.where}, version {work.stamp.version}, frame at {blob.address}"
         runs = decode_frame(blob.content, ref, work.attempt, where)
         yield Chunk(ordinal, [run for run in runs if run.group in work.counts])
@@ -103,18 +103,18 @@ def do(
     log: Log,
     store: Store,
     went: Callable[[], None] = lambda: None,
-    held: Mapping[str, bytes] = NONE_HELD,
+    cached: Mapping[str, bytes] = NONE_HELD,
 ) -> None:
     """Apply and seal one work.
 
     ``went`` is called as a sign of progress, whenever the store has taken chunks and after the seal. Frames
-    in ``held`` are durable in the log, too; they only need not be read back. Durable: on return its key
+    in ``cached`` are durable in the log, too; they only need not be read back. Durable: on return its key
     groups are complete in the store. Repeatable: yes. Raises: the errors of store and log; IncompleteError:
     apply again.
     """
     sealed, left = False, len(work.frames)
     sets = KeySets(work.counts) if isinstance(store, SupportsApplyAndSeal) else None
-    for chunks in gathered(chunks_of(work, log, held), store.apply_bytes):
+    for chunks in gathered(chunks_of(work, log, cached), store.apply_bytes):
         left -= len(chunks)
         if sets is not None:
             sets.add(chunks)

@@ -177,8 +177,8 @@ class _Worker:
             self._hear(_decoder.decode(line))
         return bool(content)
 
-    def _hear(self, told: Told) -> None:
-        match told:
+    def _hear(self, report: Told) -> None:
+        match report:
             case Said(name, level, text):
                 logging.getLogger(name).log(level, "%s", text)
             case Failed(name, message):

@@ -111,8 +111,8 @@ def _reporter() -> Callable[[Told], None]:
     os.dup2(2, 1)
     one_tells = threading.Lock()
 
-    def tell(told: Told) -> None:
-        line = memoryview(msgspec.json.encode(told) + b"\n")
+    def tell(report: Told) -> None:
+        line = memoryview(msgspec.json.encode(report) + b"\n")
         try:
             with one_tells:
                 while line:

@@ -48,18 +48,18 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
     """
     if coordinator.store.pointer().filling_at and coordinator.store.unverified():
         repair(coordinator)  # puts nothing back: the fill writes again the rows of it that servers lost
-    held = _hold(coordinator, source)
+    pin = _hold(coordinator, source)
     try:
-        decided = _decided(coordinator.decisions, held.version)
+        decided = _decided(coordinator.decisions, pin.version)
         entry = _entry(source, decided)
-        _refuse_other_base(coordinator, held.version)
-        stands = coordinator.store.begin_fill(entry, coordinator.epoch)
+        _refuse_other_base(coordinator, pin.version)
+        mark = coordinator.store.begin_fill(entry, coordinator.epoch)
         failpoints.hit("fill.after_begin")
-        if stands != held.version:
-            return is_filled(coordinator, held.version, stands)
+        if mark != pin.version:
+            return is_filled(coordinator, pin.version, mark)
         stamp = stamp_of(decided)
         coordinator.store.begin(stamp, source.schemas().values(), coordinator.epoch)
-        if not fill_groups(coordinator, source, stamp, entry, stopped, held.keep):
+        if not fill_groups(coordinator, source, stamp, entry, stopped, pin.keep):
             return False
         publish(
             coordinator,
@@ -76,22 +76,22 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
         )
         return True
     finally:
-        held.give_back()
+        pin.give_back()
 
 
 def _hold(coordinator: Coordinator, source: Store) -> VersionPin:
     """Pin the version that was begun if the source still has it, else its newest."""
-    begun, newest = coordinator.store.pointer().filling_at, source.pointer().visible
-    wanted = max(begun, FILLED_FROM)
-    if newest < wanted:
+    mark, newest = coordinator.store.pointer().filling_at, source.pointer().visible
+    oldest = max(mark, FILLED_FROM)
+    if newest < oldest:
         msg = (
-            f"{coordinator.store.where} waits to be filled from {source.where}: version {wanted} is not"
+            f"{coordinator.store.where} waits to be filled from {source.where}: version {oldest} is not"
             f" visible there yet, version {newest} is"
         )
         raise StoreUnavailableError(msg)
-    if begun >= FILLED_FROM:
+    if mark >= FILLED_FROM:
         with contextlib.suppress(SnapshotExpiredError):
-            return VersionPin(source, begun, coordinator.clock)
+            return VersionPin(source, mark, coordinator.clock)
     return VersionPin(source, newest, coordinator.clock)
 
 
@@ -100,10 +100,10 @@ def _refuse_other_base(coordinator: Coordinator, version: int) -> None:
 
     Raises: WalGapError: it has to be dropped first.
     """
-    begun = coordinator.store.pointer().filling_at
-    if begun and begun != version and any(stamp.version > begun for stamp in coordinator.store.begun()):
+    mark = coordinator.store.pointer().filling_at
+    if mark and mark != version and any(stamp.version > mark for stamp in coordinator.store.begun()):
         raise WalGapError(
-            f"{coordinator.store.where}: its rebuild from the log, at version {begun}, was interrupted, and"
+            f"{coordinator.store.where}: its rebuild from the log, at version {mark}, was interrupted, and"
             f" {version} is the version to fill it at now: remove it, drop its data, and add it again"
             f" ({FILL_AGAIN.replace('NAME', coordinator.endpoints.stores[0].name)})"
         )

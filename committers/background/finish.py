@@ -61,11 +61,11 @@ def is_behind(coordinator: Coordinator) -> bool:
     if coordinator.store.identity() is None:
         return True
     ensure_made(coordinator)  # writes nothing, since both exist; checks that they are one namespace
-    pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
+    pointer, stamps = coordinator.store.pointer(), coordinator.store.begun()
     coordinator.decisions.catch_up()
     decided = recent_version(coordinator.folded, pointer.visible)
     digest = "" if decided is None else decided.digest
-    if lost_of(coordinator.decisions, begun):
+    if lost_of(coordinator.decisions, stamps):
         return True  # opening refuses it with details, or discards it
     if coordinator.store.unverified():
         return True  # an interrupted rebuild, or servers that were not compared with the log

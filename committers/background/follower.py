@@ -170,11 +170,11 @@ class Follower:
         if state is None or self.name not in state.stores:
             return False
         if store.identity() is None:
-            self._visible, begun = 0, []
+            self._visible, stamps = 0, []
         else:
-            self._visible, begun = store.pointer().visible, store.begun()
+            self._visible, stamps = store.pointer().visible, store.begun()
         self._level = self._visible >= state.last_version
-        return not self._level or store.unverified() or bool(lost_of(self._coordinator.decisions, begun))
+        return not self._level or store.unverified() or bool(lost_of(self._coordinator.decisions, stamps))
 
     def repair(self, source: Source | None = None) -> Repaired:
         """Compare the store with the log, as far back as that reaches, and put back what its servers lost.
@@ -286,8 +286,8 @@ class Follower:
         if now - self._alarmed_at < limit:
             return
         self._alarmed_at = now
-        at = events.Labels(self.namespace, self.name)
-        events.count(events.Count.ALARMS, at, kind="behind")
+        labels = events.Labels(self.namespace, self.name)
+        events.count(events.Count.ALARMS, labels, kind="behind")
         logger.warning(
             "ALARM: store %s has been behind the log for %.0f s (15 times alarm_s is %.0f): version %s is"
             " visible there, %s is decided; the log is not trimmed meanwhile; bring it back, or run"
@@ -378,12 +378,12 @@ def followers_of(
     stores.
     """
 
-    def opened(at: StoreRef) -> Store:
-        return open_store(at.url, coordinator.endpoints.namespace, at.options, coordinator.clock)
+    def opened(ref: StoreRef) -> Store:
+        return open_store(ref.url, coordinator.endpoints.namespace, ref.options, coordinator.clock)
 
     followers = [
-        follower_for(coordinator, at, (open_one or opened)(at), (apply or {}).get(at.name))
-        for at in coordinator.endpoints.also
+        follower_for(coordinator, ref, (open_one or opened)(ref), (apply or {}).get(ref.name))
+        for ref in coordinator.endpoints.also
     ]
     coordinator.others = tuple(follower.store for follower in followers)
     return followers

@@ -78,15 +78,15 @@ class Gauges:
         state = self._folded()
         visible = {self._at.store: self._visible}
         for standing in standings:
-            at = Labels(self._at.namespace, standing.name)
+            labels = Labels(self._at.namespace, standing.name)
             visible[standing.name] = standing.visible
-            events.level(Gauge.VISIBLE, at, standing.visible)
-            events.level(Gauge.STORE_UP, at, not standing.error)
-            events.level(Gauge.BEHIND_S, at, standing.behind_s)
+            events.level(Gauge.VISIBLE, labels, standing.visible)
+            events.level(Gauge.STORE_UP, labels, not standing.error)
+            events.level(Gauge.BEHIND_S, labels, standing.behind_s)
         for name, version in visible.items():
-            at = Labels(self._at.namespace, name)
-            events.level(Gauge.LAG, at, _lag(state, version))
-            events.level(Gauge.VERSION_AT, at, self._version_at(name, state, version))
+            labels = Labels(self._at.namespace, name)
+            events.level(Gauge.LAG, labels, _lag(state, version))
+            events.level(Gauge.VERSION_AT, labels, self._version_at(name, state, version))
         events.level(Gauge.BEHIND_S, self._at, self._behind_s(state))
         self._report_log(state, visible)
 

@@ -85,12 +85,12 @@ def successor_url(coordinator: Coordinator, successor: str) -> str:
     That is the name of one of the coordinator's stores, or a URL that readers may know one of them by.
     Raises: ConfigError: it is neither.
     """
-    for at in coordinator.endpoints.stores:
-        if successor == at.name:
-            return without_login(at.url)
+    for ref in coordinator.endpoints.stores:
+        if successor == ref.name:
+            return without_login(ref.url)
     if "://" in successor:
         return without_login(successor)
-    names = ", ".join(at.name for at in coordinator.endpoints.stores)
+    names = ", ".join(ref.name for ref in coordinator.endpoints.stores)
     raise ConfigError(f"--redirect {successor}: that is no store of --store ({names}), and no URL")
 
 
@@ -101,7 +101,7 @@ def other_successor(coordinator: Coordinator, removed: StoreRef, successor: str)
     It gets the login of the removed store, and where its scheme is the same the options. None: it is one of
     the coordinator's, or there is none. Raises: ConfigError: it cannot be opened, or has another namespace.
     """
-    if not successor or successor in (place_of(at.url) for at in coordinator.endpoints.stores):
+    if not successor or successor in (place_of(ref.url) for ref in coordinator.endpoints.stores):
         yield None
         return
     same = scheme_of(successor) == scheme_of(removed.url)
@@ -118,9 +118,9 @@ def other_successor(coordinator: Coordinator, removed: StoreRef, successor: str)
                 " as --redirect"
             ) from error
         if identity is None or identity.uuid != coordinator.folded.namespace:
-            found = "no namespace of that name" if identity is None else f"another one ({identity.uuid})"
+            content = "no namespace of that name" if identity is None else f"another one ({identity.uuid})"
             raise ConfigError(
-                f"the successor {successor} has {found}, not namespace {name}"
+                f"the successor {successor} has {content}, not namespace {name}"
                 f" ({coordinator.folded.namespace}): nothing was changed; give another --redirect"
             )
         yield store
@@ -164,7 +164,7 @@ def leave_note(
 
 def _refuse_behind(coordinator: Coordinator, removed: Store, successor: str, other: Store | None) -> None:
     """Refuse a successor whose readers would see an older version. Raises: ConfigError."""
-    places = [place_of(at.url) for at in coordinator.endpoints.stores]
+    places = [place_of(ref.url) for ref in coordinator.endpoints.stores]
     stores = [*zip(places, (coordinator.store, *coordinator.others), strict=True), (successor, other)]
     for place, store in stores:
         if store is None or place != successor:
@@ -188,7 +188,7 @@ def remove_store(coordinator: Coordinator, name: str) -> bool:
     listed = coordinator.folded.stores
     if name not in listed:
         return False
-    if listed == (name,) or name in (at.name for at in coordinator.endpoints.stores):
+    if listed == (name,) or name in (ref.name for ref in coordinator.endpoints.stores):
         msg = (
             f"store {name} cannot be removed: another store has to remain, and to be given as --store"
             " NAME=URL; to end the namespace itself: `tidegate drop --namespace"

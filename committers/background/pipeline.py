@@ -214,8 +214,8 @@ class Pipeline:
             failpoints.hit("pipeline.after_complete")
         except Exception as error:
             version, trace = in_flight_version.decided.version, not isinstance(error, TidegateError)
-            level, told = logging.ERROR, "version %s is decided, the line stops at it: %s"
-            logger.log(level, told, version, error, exc_info=trace)
+            level, message = logging.ERROR, "version %s is decided, the line stops at it: %s"
+            logger.log(level, message, version, error, exc_info=trace)
             self.failed = error
             _no_more(in_flight_version)
         else:
@@ -224,9 +224,9 @@ class Pipeline:
         self._changes.tell()
 
     def _complete(self, in_flight_version: InFlight) -> None:
-        decided, manifest, machine, held = in_flight_version
+        decided, manifest, machine, frames = in_flight_version
         mine = self._completing
-        mine.held = held
+        mine.held = frames
         if mine.folded.last_version < decided.version:
             mine.decisions.view = self._coordinator.decisions.view  # it has at least this version
         mine.watch = machine.watch

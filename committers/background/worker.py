@@ -112,12 +112,12 @@ class Background:
         for each in self._followers:
             each.join(timeout_s)
         self.stop()
-        for at in self.standings:
-            if at.visible < at.decided:
+        for standing in self.standings:
+            if standing.visible < standing.decided:
                 logger.warning(
                     "the writer ends, and store %s shows version %s of %s: the next continues, or `tidegate"
                     " recover` brings it to the log's end",
-                    at.name, at.visible, at.decided,
+                    standing.name, standing.visible, standing.decided,
                 )  # fmt: skip
 
     def catch_up(self, timeout_s: float) -> None:

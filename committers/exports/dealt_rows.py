@@ -52,7 +52,7 @@ def deal(
 
     ``strides`` are those of the tables, by index. Raises: ConfigError: ``folder`` has no room for all rows.
     """
-    places = [folder / str(at) for at in range(buckets)]
+    places = [folder / str(index) for index in range(buckets)]
     try:
         with contextlib.ExitStack() as open_files:
             writers = [open_files.enter_context(pa.ipc.new_stream(str(place), CHANGES)) for place in places]

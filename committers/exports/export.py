@@ -57,7 +57,7 @@ def export(
     there is no such table, or the file system does not distinguish two tables. SnapshotExpiredError: the
     version was retired. CorruptError: the catalog lost its entry.
     """
-    held = VersionPin(store, version, Clock(), EXPORT)
+    pin = VersionPin(store, version, Clock(), EXPORT)
     try:
         entry = next(iter(store.catalog(version, version)), None)
         if entry is None:
@@ -73,10 +73,10 @@ def export(
         with _own_empty(folder):
             exported = {name: entry.tables[name] for name in names}
             schemas, written = schemas_by_table(store.where, version, exported, store.schemas()), {}
-            for name, at in exported.items():
-                files = _write(folder, name, _live(store, held, entry, name, identity.key_groups), file_bytes)
+            for name, table in exported.items():
+                files = _write(folder, name, _live(store, pin, entry, name, identity.key_groups), file_bytes)
                 rows = sum(file.rows for file in files)
-                written[name] = Table(schemas[name], rows, tuple(files), bool(at.expires), at.stride)
+                written[name] = Table(schemas[name], rows, tuple(files), bool(table.expires), table.stride)
             manifest = Manifest(
                 identity.name,
                 identity.uuid,
@@ -93,7 +93,7 @@ def export(
             f"{folder} cannot be written: {error.strerror or error}; give another folder"
         ) from None
     finally:
-        held.give_back()
+        pin.give_back()
 
 
 @contextlib.contextmanager
@@ -112,14 +112,14 @@ def _own_empty(folder: Path) -> Iterator[None]:
         os.close(handle)  # releases the lock
 
 
-def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
+def _live(store: Store, pin: VersionPin, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
     """Yield the live rows of a table, as they are stored: record batches of ``ROWS``."""
-    at = entry.read_at(table)
+    read_at = entry.read_at(table)
     for step in windows(range(key_groups)):
-        held.keep()
-        for group, batch in store.scan_groups_stored(at, step):
-            held.keep()
-            values = values_at(store.where, at, batch["key"].to_pylist(), batch["value"])
+        pin.keep()
+        for group, batch in store.scan_groups_stored(read_at, step):
+            pin.keep()
+            values = values_at(store.where, read_at, batch["key"].to_pylist(), batch["value"])
             live = batch.filter(values.is_valid())
             if live.num_rows:
                 groups = pa.repeat(pa.scalar(group, pa.int32()), live.num_rows)
@@ -128,16 +128,16 @@ def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_g
 
 def _row_groups(batches: Iterator[Any]) -> Iterator[Any]:
     """Join or split the batches into tables of about a row group."""
-    held: list[Any] = []
+    parts: list[Any] = []
     rows = held_bytes = 0
     for part in chain.from_iterable(map(_parts, batches)):
-        held.append(part)
+        parts.append(part)
         rows, held_bytes = rows + part.num_rows, held_bytes + part.nbytes
         if rows >= GROUP_ROWS or held_bytes >= GROUP_BYTES:
-            yield pa.Table.from_batches(held, schema=ROWS)
-            held, rows, held_bytes = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held, schema=ROWS)
+            yield pa.Table.from_batches(parts, schema=ROWS)
+            parts, rows, held_bytes = [], 0, 0
+    if parts:
+        yield pa.Table.from_batches(parts, schema=ROWS)
 
 
 def _parts(batch: Any) -> list[Any]:

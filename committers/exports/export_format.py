@@ -150,9 +150,9 @@ def checksum_of(path: Path, expected: int | None = None) -> File:
     """
     state, size = xxhash.xxh3_64(), 0
     with opened(path) as file:
-        there = os.fstat(file.fileno()).st_size
-        if expected not in (None, there):
-            return File(0, there, "not computed")
+        actual = os.fstat(file.fileno()).st_size
+        if expected not in (None, actual):
+            return File(0, actual, "not computed")
         while piece := file.read(READ_BYTES):
             state.update(piece)
             size += len(piece)
@@ -165,17 +165,17 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         for number, file in enumerate(table.files):
             path = place_of(folder, name, number)
             try:
-                found = checksum_of(path, file.bytes)
+                actual = checksum_of(path, file.bytes)
             except OSError as error:
                 raise CorruptError(f"{path} cannot be read: {error.strerror}; export again") from None
-            check_file(str(path), file, found)
+            check_file(str(path), file, actual)
 
 
-def check_file(path: str, file: File, found: File) -> None:
+def check_file(path: str, file: File, actual: File) -> None:
     """Check one file against its entry in the manifest. Raises: CorruptError: it is another."""
-    if (found.bytes, found.checksum) != (file.bytes, file.checksum):
+    if (actual.bytes, actual.checksum) != (file.bytes, file.checksum):
         raise CorruptError(
-            f"{path} has {found.bytes} bytes with checksum {found.checksum}, exported were"
+            f"{path} has {actual.bytes} bytes with checksum {actual.checksum}, exported were"
             f" {file.bytes} with {file.checksum}: copy it again, or export again"
         )
 

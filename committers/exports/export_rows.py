@@ -62,9 +62,9 @@ def rows_of(source: BinaryIO, path: str, of: RowsOf, count: int, before: Place |
     rows = 0
     try:
         for batch in batches(source, ROWS):
-            found = _first_unfit(batch, of, before)
-            if found is not None:
-                row, cause = found
+            fault = _first_unfit(batch, of, before)
+            if fault is not None:
+                row, cause = fault
                 key = batch["key"][row].as_py()
                 shown = "" if key is None else f", key {shown_key(key, of.schema.key_types)}"
                 raise CorruptError(f"{path}, row {rows + row + 1}{shown}: {cause}; {NEXT_STEP}")
@@ -104,8 +104,8 @@ def place_at(batch: Any, row: int) -> Place:
 
 def _first_unfit(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] | None:
     """Find the first row that cannot be imported, and why."""
-    found = [one for one in (_unplaced(batch, of, before), _unfit(batch, of)) if one is not None]
-    return min(found, default=None)
+    faults = [one for one in (_unplaced(batch, of, before), _unfit(batch, of)) if one is not None]
+    return min(faults, default=None)
 
 
 def _unfit(batch: Any, of: RowsOf) -> tuple[int, str] | None:
@@ -114,14 +114,14 @@ def _unfit(batch: Any, of: RowsOf) -> tuple[int, str] | None:
         if (pc.max(sizes).as_py() or 0) > most:
             row = pc.index(pc.fill_null(pc.greater(sizes, most), False), True).as_py()  # noqa: FBT003
             return row, f"its {column} takes {sizes[row].as_py()} bytes, {most} are allowed"
-    found = row_checks(of.schema).first_unfit(batch["key"], batch["value"], expires=of.expires)
-    if found is None and of.own is not None:
+    fault = row_checks(of.schema).first_unfit(batch["key"], batch["value"], expires=of.expires)
+    if fault is None and of.own is not None:
         for row, value in enumerate(batch["value"].to_pylist()):
             try:
                 json_decoder(of.own).decode(unpack(value).value or b"")
             except UNREADABLE_VALUE as error:
                 return row, f"it is no row of tidegate's own: {cause_of(error)}"
-    return found
+    return fault
 
 
 def _unplaced(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] | None:
@@ -136,10 +136,10 @@ def _unplaced(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] |
     after = pc.greater(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
     unordered = ~((up > 0) | ((up == 0) & after))
     first = before is not None and place_at(batch, 0) <= before
-    found = np.flatnonzero(wrong | np.concatenate(([first], unordered)))
-    if not len(found):
+    rows = np.flatnonzero(wrong | np.concatenate(([first], unordered)))
+    if not len(rows):
         return None
-    row = int(found[0])
+    row = int(rows[0])
     if wrong[row]:
         return row, f"its key group is not {groups[row]}"
     earlier = place_at(batch, row - 1) if row else before

@@ -170,9 +170,9 @@ def strides_of(state: Folded, key_groups: int, tables: Mapping[str, HasStride]) 
     strides = {}
     for name, table in tables.items():
         alike = own_tables.of_one_stride(name)
-        here = (state.tables[other].apart for other in alike if other in state.tables)
+        existing = (state.tables[other].apart for other in alike if other in state.tables)
         of_source = next((tables[other].apart for other in alike[1:] if other in tables), table.apart)
-        strides[name] = next(here, kept_stride(of_source, key_groups, state.key_groups))
+        strides[name] = next(existing, kept_stride(of_source, key_groups, state.key_groups))
     return strides
 
 
@@ -185,33 +185,33 @@ def kept_stride(stride: int, of_source: int, key_groups: int) -> int:
     >>> kept_stride(4, 128, 256), kept_stride(1, 128, 256), kept_stride(4, 128, 100)
     (8, 1, 1)
     """
-    kept = of_source // stride if stride > 1 else key_groups
-    return key_groups // kept if key_groups % kept == 0 else 1
+    groups = of_source // stride if stride > 1 else key_groups
+    return key_groups // groups if key_groups % groups == 0 else 1
 
 
 def _refuse_other_tables(coordinator: Coordinator, manifest: Manifest) -> None:
     own_tables.check_companions(manifest.tables, coordinator.folded.tables)
     schemas = coordinator.store.schemas()
-    there = {
-        name: found for name, at in coordinator.folded.tables.items() if (found := schemas.get(at.schema_id))
+    existing = {
+        name: schema for name, t in coordinator.folded.tables.items() if (schema := schemas.get(t.schema_id))
     }
-    refuse_other_keys(there, {name: table.table_schema for name, table in manifest.tables.items()})
+    refuse_other_keys(existing, {name: table.table_schema for name, table in manifest.tables.items()})
 
 
-def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, TableSchema]) -> None:
+def refuse_other_keys(existing: Mapping[str, TableSchema], given: Mapping[str, TableSchema]) -> None:
     """Refuse an export whose table has another key than the namespace's, or than its companion table.
 
     A companion is a table that tidegate itself writes for a table of the user. Raises: ConfigError.
     """
     for name, schema in sorted(given.items()):
-        known = there.get(name)
+        known = existing.get(name)
         if known is not None and known.key != schema.key:
             has, brings = described(known.key), described(schema.key)
             raise ConfigError(
                 f"table {name} has the key {has}, the export has {brings}: a table's key is fixed for life;"
                 " import into a new namespace"
             )
-        if own_tables.is_own(name) and (fault := own_tables.fault_of(name, schema, {**there, **given})):
+        if own_tables.is_own(name) and (fault := own_tables.fault_of(name, schema, {**existing, **given})):
             raise ConfigError(f"table {name}: {fault}; import into a new namespace")
 
 
@@ -221,15 +221,15 @@ def derived_in(folder: Path | str, manifest: Manifest) -> dict[str, Definition]:
     Raises: ConfigError: the export lacks a base.
     """
     schemas = {name: table.table_schema for name, table in manifest.tables.items()}
-    found = {name: schema.derived for name, schema in schemas.items() if schema.derived}
-    for name, definition in found.items():
+    definitions = {name: schema.derived for name, schema in schemas.items() if schema.derived}
+    for name, definition in definitions.items():
         if definition.of not in schemas:
             raise ConfigError(
                 f"{folder}: table {name} is derived from table {definition.of}, which the export lacks:"
                 " nothing was written; export both: `tidegate export DIR --table"
                 f" {name} --table {definition.of}`"
             )
-    return found
+    return definitions
 
 
 def _derived(folder: Path, manifest: Manifest) -> dict[str, DerivedTable]:
@@ -266,10 +266,10 @@ def _totals(folder: Path, manifest: Manifest, table: DerivedTable) -> Iterator[t
 
 
 def _rows_of(
-    folder: Path, manifest: Manifest, name: str, index: int, here: tuple[int, int]
+    folder: Path, manifest: Manifest, name: str, index: int, layout: tuple[int, int]
 ) -> Iterator[TableRows]:
-    """Yield the exported rows of a table. ``here``: the number of key groups, and the table's stride."""
+    """Yield the exported rows of a table. ``layout``: the number of key groups, and the table's stride."""
     table = manifest.tables[name]
-    same = here == (manifest.key_groups, table.apart)
+    same = layout == (manifest.key_groups, table.apart)
     for batch in batches_of(folder, name, table, manifest.key_groups):
         yield TableRows(index, batch["key"], batch["value"], batch["key_group"] if same else None)

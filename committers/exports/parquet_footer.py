@@ -94,15 +94,15 @@ def _misfit_of_column(column: Fields) -> str | None:
 
 
 def _structs(fields: Fields, number: int) -> list[Fields]:
-    found = fields.get(number)
-    return found.found if isinstance(found, Listed) else []
+    value = fields.get(number)
+    return value.found if isinstance(value, Listed) else []
 
 
 def _check_lists(fields: Fields, kinds: dict[int, int]) -> None:
     """Check the kinds of lists. Raises: IndexError: one has elements of another kind."""
     for number, kind in kinds.items():
-        found = fields.get(number)
-        if isinstance(found, Listed) and found.kind != kind and found.found:
+        value = fields.get(number)
+        if isinstance(value, Listed) and value.kind != kind and value.found:
             raise IndexError
 
 
@@ -116,15 +116,15 @@ class Footer(Reader):
         """
         if depth > 2 * DEPTH_MAX:
             raise IndexError
-        found: Fields = {}
+        values: Fields = {}
         number = 0
         while (head := self._byte()) != STOP:
             step = head >> 4
             number = number + step if step else self._signed()
-            if number in found:
+            if number in values:
                 raise IndexError
-            found[number] = self._value(head & 15, depth)
-        return found
+            values[number] = self._value(head & 15, depth)
+        return values
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind in INTEGERS:

@@ -89,9 +89,9 @@ def _repeated(source: BinaryIO, group: Any) -> dict[str, int]:
     Raises: HugeError: a column is larger than ``CHUNK_BYTES_MAX``, or its pages are not as tidegate writes
     them.
     """
-    found = {}
-    for at in range(group.num_columns):
-        column = group.column(at)
+    counts = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
         name, length = column.path_in_schema, column.total_compressed_size
         if not 0 <= length <= CHUNK_BYTES_MAX:
             raise HugeError(
@@ -112,12 +112,12 @@ def _repeated(source: BinaryIO, group: Any) -> dict[str, int]:
                 raise HugeError(f"column {name} has values in encoding {page.encoding}, which no export has")
             if page.kind == DICTIONARY:
                 if page.size > REPEATED_MAX and column.physical_type == "BYTE_ARRAY":
-                    found[name] = page.values
+                    counts[name] = page.values
             elif plain and page.encoding:
                 raise HugeError(f"column {name} goes back to its dictionary, which no writer does")
             else:
                 plain = not page.encoding
-    return found
+    return counts
 
 
 def _longest(dictionaries: Any, group: int, name: str, count: int) -> int:
@@ -130,13 +130,13 @@ def _longest(dictionaries: Any, group: int, name: str, count: int) -> int:
 
 def pages(source: BinaryIO, first: int, length: int) -> Iterator[Page]:
     """Yield the pages in ``length`` bytes from ``first`` on. Raises: HugeError: they do not fill them."""
-    at, end = first, first + length
+    offset, end = first, first + length
     for _ in range(PAGES_MAX):
-        if at == end:
+        if offset == end:
             return
-        page = _page_at(source, at, end)
-        at = page.at + page.compressed
-        if page.size < 0 or page.compressed < 0 or at > end:
+        page = _page_at(source, offset, end)
+        offset = page.at + page.compressed
+        if page.size < 0 or page.compressed < 0 or offset > end:
             break
         yield page
     raise HugeError("the pages of a column are not those that its metadata has")
@@ -161,7 +161,7 @@ def _page_at(source: BinaryIO, at: int, end: int) -> Page:
 def page_of(content: bytes, at: int = 0) -> Page:
     """Decode the page header that these bytes start with. Raises: IndexError, KeyError: it is incomplete."""
     reader = Reader(content)
-    found = reader.integers()
-    encoding = found[DATA, 2] if (DATA, 2) in found else found.get((DATA_2, 4), 0)
-    kind, values = found[(KIND,)], found.get((DICTIONARY_HEADER, 1), 0)
-    return Page(kind, at + reader.at, found[(COMPRESSED,)], found[(SIZE,)], encoding, values)
+    fields = reader.integers()
+    encoding = fields[DATA, 2] if (DATA, 2) in fields else fields.get((DATA_2, 4), 0)
+    kind, values = fields[(KIND,)], fields.get((DICTIONARY_HEADER, 1), 0)
+    return Page(kind, at + reader.at, fields[(COMPRESSED,)], fields[(SIZE,)], encoding, values)

@@ -17,19 +17,19 @@ class Reader:
         """Read the integers of the struct and of nested ones, by the path of field numbers to each."""
         if len(within) > DEPTH_MAX:
             raise IndexError
-        found: dict[tuple[int, ...], int] = {}
+        values: dict[tuple[int, ...], int] = {}
         number = 0
         while (head := self._byte()) != STOP:
             kind, step = head & 15, head >> 4
             number = number + step if step else self._signed()
             place = (*within, number)
             if kind in INTEGERS:
-                found[place] = self._signed()
+                values[place] = self._signed()
             elif kind == STRUCT:
-                found |= self.integers(place)
+                values |= self.integers(place)
             else:
                 self._skip(kind)
-        return found
+        return values
 
     def _byte(self) -> int:
         self.at += 1

@@ -34,18 +34,18 @@ def begin_log(coordinator: Coordinator, state: Callable[[], Folded] | None = Non
     coordinator.log.create()
     first = None if state is None else state()
     try:
-        begun = _append_first(
+        initial = _append_first(
             coordinator.decisions, _genesis(coordinator) if first is None else summary_of(first)
         )
     except WalUnavailableError:
         if coordinator.decisions.refuses_user and not was_made:
             refuse_unsafe_log(coordinator)  # names the missing permission; nothing was written
         raise
-    if first is None or begun.namespace != first.namespace:
-        _refuse_older_state(coordinator, begun)
+    if first is None or initial.namespace != first.namespace:
+        _refuse_older_state(coordinator, initial)
     if not was_made:
         refuse_unsafe_log(coordinator)
-    return begun
+    return initial
 
 
 def _genesis(coordinator: Coordinator) -> Genesis:

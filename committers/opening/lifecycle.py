@@ -290,8 +290,8 @@ def refuse(command: str, name: str, side: Side, other: Side | None = None, *, af
 
     ``after``: the command has done its work.
     """
-    found = lifecycle_of(side, other)
-    answer = COMMANDS[command].get(found)
+    lifecycle = lifecycle_of(side, other)
+    answer = COMMANDS[command].get(lifecycle)
     if answer is None or answer.after != after:
         return
     moved = moved_from(side.state) if side.state is not None else None
@@ -302,7 +302,7 @@ def refuse(command: str, name: str, side: Side, other: Side | None = None, *, af
         "back": lineage or NO_QUERY,
         "nobody": "" if lineage else ", the id of no query, since it followed none",
     }
-    raise ConfigError(f"namespace {name} {found.value}: {answer.text}".format(**words))
+    raise ConfigError(f"namespace {name} {lifecycle.value}: {answer.text}".format(**words))
 
 
 def ask(coordinator: Coordinator, command: str, *, to: str = "", shown: CatalogEntry | None = None) -> None:
@@ -344,8 +344,8 @@ def side_of(where: Endpoints) -> Side:
         state = catch_up(View(), log).state
     if state is not None and not is_unfinished(state):
         return Side(state)
-    at = where.stores[0]
-    with contextlib.closing(open_store(at.url, where.namespace, at.options)) as store:
+    primary = where.stores[0]
+    with contextlib.closing(open_store(primary.url, where.namespace, primary.options)) as store:
         return Side(state, shown_in(store))
 
 

@@ -22,10 +22,10 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
     It is called after the claim, when no older driver begins anything more. Every later decision has a
     later time than all begun attempts. Raises: WalGapError, nothing was written.
     """
-    begun = coordinator.store.begun()
-    if lost_of(coordinator.decisions, begun):
+    stamps = coordinator.store.begun()
+    if lost_of(coordinator.decisions, stamps):
         coordinator.decisions.catch_up()  # a newer driver may have decided and begun since
-    lost = lost_of(coordinator.decisions, begun)
+    lost = lost_of(coordinator.decisions, stamps)
     if lost and not coordinator.request.discard_lost:
         raise lost_by_the_log(coordinator, lost[0])
     if lost:
@@ -39,25 +39,25 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
                 stamp.version,
             )
         coordinator.discarded += lost
-    coordinator.begun_us = max((stamp.decided_at_us for stamp in begun), default=0)
+    coordinator.begun_us = max((stamp.decided_at_us for stamp in stamps), default=0)
 
 
 def refuse_lost_attempts(
-    coordinator: Coordinator, begun: Sequence[Stamp], changing: str | None = None
+    coordinator: Coordinator, stamps: Sequence[Stamp], changing: str | None = None
 ) -> None:
     """Refuse attempts that the store has begun and the folded log lacks. Raises: WalGapError.
 
     ``changing``: the store that a command adds to the list or removes from it, and that is not given.
     """
-    lost = lost_of(coordinator.decisions, begun)
+    lost = lost_of(coordinator.decisions, stamps)
     if lost and not coordinator.request.discard_lost:
         raise lost_by_the_log(coordinator, lost[0], changing)
 
 
-def lost_of(decisions: DecisionLog, begun: Sequence[Stamp]) -> list[Stamp]:
+def lost_of(decisions: DecisionLog, stamps: Sequence[Stamp]) -> list[Stamp]:
     """List the begun versions that the log does not have, or has as another attempt."""
     lost = []
-    for stamp in begun:
+    for stamp in stamps:
         if stamp.attempt == DISCARDED:
             continue
         decided = decided_version(decisions, stamp.version)
@@ -85,7 +85,7 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
 def lost_by_the_log(coordinator: Coordinator, lost: Stamp, changing: str | None = None) -> WalGapError:
     """Build the error for a store that has begun an attempt that the log lacks; it names the remedies."""
     decided = decided_version(coordinator.decisions, lost.version)
-    given = [at.name for at in coordinator.endpoints.stores]
+    given = [ref.name for ref in coordinator.endpoints.stores]
     listed = coordinator.folded.stores or given[:1]
     # The log may have lost a store's entry in its list, too: the command takes the listed stores alone.
     stores = listed if {*given, changing or listed[0]} - {*listed} else ()

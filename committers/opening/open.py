@@ -100,9 +100,9 @@ def take_over(
     while True:
         # The store first: a visible or begun version was decided before, so a log read later must have it,
         # also while another driver commits.
-        pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
+        pointer, stamps = coordinator.store.pointer(), coordinator.store.begun()
         decisions.catch_up()
-        opening = Opening(coordinator, pointer, begun, lineage, check, changing, command)
+        opening = Opening(coordinator, pointer, stamps, lineage, check, changing, command)
         refuse(opening)
         failpoints.hit("open.before_append")
         _warn_of_lost_open(coordinator, pointer)
@@ -263,12 +263,12 @@ def ensure_made(coordinator: Coordinator, first: Folded | None = None, check: Ch
         refuse_writing(coordinator.store.where, state.name, coordinator.store.aliases().get(state.name))
         identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups), version)
     refuse_other_uuid(coordinator.log, coordinator.store, state)
-    wanted = coordinator.options.key_groups
-    if wanted is not None and wanted != state.key_groups:
+    groups = coordinator.options.key_groups
+    if groups is not None and groups != state.key_groups:
         is_shown = bool(coordinator.store.pointer().visible)  # else there is nothing that a rekey could copy
-        rekey = f", or run `tidegate rekey --to NAME --key-groups {wanted}`" if is_shown else ""
+        rekey = f", or run `tidegate rekey --to NAME --key-groups {groups}`" if is_shown else ""
         raise ConfigError(
-            f"namespace {state.name} was made with key_groups={state.key_groups}, {wanted} was asked for: key"
+            f"namespace {state.name} was made with key_groups={state.key_groups}, {groups} was asked for: key"
             f" groups are fixed for life; leave the option out{rekey}"
         )
     for table, of_table in (coordinator.options.table_key_groups or {}).items():

@@ -30,20 +30,20 @@ def refuse_unsafe_log(coordinator: Coordinator) -> None:
 def refuse_unsafe_store(coordinator: Coordinator) -> None:
     """Refuse a store that fails a check, as ``require_safe_setup``."""
     store, options = coordinator.store, coordinator.options
-    asked = store.checks_of_confirm(replicas=options.wait_replicas, aof=options.wait_aof)
-    found = store.checks(value_bytes_max=options.value_bytes_max)
-    _refuse(store.where, [*found, *asked], allow=options.allow_unsafe)
+    of_confirm = store.checks_of_confirm(replicas=options.wait_replicas, aof=options.wait_aof)
+    checks = store.checks(value_bytes_max=options.value_bytes_max)
+    _refuse(store.where, [*checks, *of_confirm], allow=options.allow_unsafe)
 
 
 def _refuse(where: str, checks: Sequence[Check], *, allow: bool) -> None:
-    found = [check for check in checks if check.outcome != "pass"]
-    failed = [check for check in found if check.outcome == "fail"]
+    findings = [check for check in checks if check.outcome != "pass"]
+    failed = [check for check in findings if check.outcome == "fail"]
     refused = [check for check in failed if not (allow and check.may_be_allowed)]
     if refused:
         way_out = ", or set allow_unsafe (--allow-unsafe)" * all(check.may_be_allowed for check in failed)
         msg = f"{where} is not set up safely: {'; '.join(_told(refused))}. Correct it{way_out}"
         raise ConfigError(msg)
-    for line in _told(found):
+    for line in _told(findings):
         logger.warning("%s: %s", where, line)
 
 
@@ -54,9 +54,9 @@ def _told(checks: Sequence[Check]) -> list[str]:
         what = check.check.rpartition(": ")[2] if check.at else check.check
         alike.setdefault((what, check.found, check.promise), []).append(check)
     lines = []
-    for (what, found, promise), same in alike.items():
+    for (what, finding, promise), same in alike.items():
         parts = " and ".join(check.check.removesuffix(what).removesuffix(": ") for check in same)
-        at = "; ".join(check.at for check in same if check.at)
-        whose, where = f"{parts}: " * bool(parts), f"{at}; " * bool(at)
-        lines.append(f"{whose}{what}: {found} ({where}at stake: {promise})")
+        places = "; ".join(check.at for check in same if check.at)
+        whose, where = f"{parts}: " * bool(parts), f"{places}; " * bool(places)
+        lines.append(f"{whose}{what}: {finding} ({where}at stake: {promise})")
     return lines

@@ -70,8 +70,8 @@ def _retire_trimmed(coordinator: Coordinator, visible: int) -> None:
     older = itertools.takewhile(lambda decided: decided.version <= visible, versions)
     trimmed = [decided.version for decided in older if not has_manifest(log, decided)]
     if trimmed and log.retention_s() is None:  # a log with a retention may lose what is needed
-        kept = coordinator.store.pointer().visible - trimmed[-1] + 1
-        options = dataclasses.replace(coordinator.options, keep_versions=kept)
+        readable = coordinator.store.pointer().visible - trimmed[-1] + 1
+        options = dataclasses.replace(coordinator.options, keep_versions=readable)
         retire_up_to(log, store, coordinator.folded, options, lambda: False)
 
 

@@ -62,8 +62,8 @@ class Moved(NamedTuple):
 
 def source_of(state: Folded) -> Source | None:
     """Return the source of a namespace that is or was made by a rekey; None: it was made in another way."""
-    found = next(filter(None, map(_COPIED.match, state.once)), None)
-    return None if found is None else Source(found[1], int(found[2]))
+    match = next(filter(None, map(_COPIED.match, state.once)), None)
+    return None if match is None else Source(match[1], int(match[2]))
 
 
 def is_whole(state: Folded, source: Source) -> bool:
@@ -84,8 +84,8 @@ def is_unfinished(state: Folded) -> bool:
 
 def moved_from(state: Folded) -> Moved | None:
     """Return where a namespace was moved to; None: it was not."""
-    found = _MOVED.match(state.lineage or "")
-    return None if found is None else Moved(found[1], found[2])
+    match = _MOVED.match(state.lineage or "")
+    return None if match is None else Moved(match[1], match[2])
 
 
 def own_tokens(state: Folded) -> tuple[str, ...]:

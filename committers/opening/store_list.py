@@ -26,7 +26,7 @@ def refuse_other_stores(coordinator: Coordinator, state: Folded, changing: str |
     A namespace without versions may still get its first stores. ``changing`` may be in the list or not.
     Raises: ConfigError, which names each difference and its remedy.
     """
-    ways = suggested_fixes(state, [at.name for at in coordinator.endpoints.stores], changing)
+    ways = suggested_fixes(state, [ref.name for ref in coordinator.endpoints.stores], changing)
     if not ways:
         return
     listed = ", ".join(state.stores) or "one store, without a name"
@@ -63,7 +63,7 @@ def list_stores_of_new(coordinator: Coordinator) -> None:
     The primary is claimed, no other store is: no follower writes to one that is not in the list. Raises:
     ConfigError: one is the primary under another name; the list has none of the stores.
     """
-    given = [at.name for at in coordinator.endpoints.stores]
+    given = [ref.name for ref in coordinator.endpoints.stores]
     if len(given) > 1 and coordinator.folded.last_version == 0:
         if not coordinator.folded.stores:
             for other in coordinator.others:

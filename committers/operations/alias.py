@@ -93,9 +93,9 @@ def refuse_aliased(store: Store, alone: str = "") -> None:
     """
     names = aliases_of(store, store.identity())
     if names:
-        here = f" --store {alone}=URL" if alone else ""
+        option = f" --store {alone}=URL" if alone else ""
         raise ConfigError(
             f"{store.where}: readers find it as {', '.join(names)}: set the alias to another namespace with"
-            f" `tidegate alias set {names[0]} --namespace NAME{here}`,"
-            f" or `tidegate alias drop {names[0]}{here}`"
+            f" `tidegate alias set {names[0]} --namespace NAME{option}`,"
+            f" or `tidegate alias drop {names[0]}{option}`"
         )

@@ -33,13 +33,15 @@ def coordinator_for(
             closing.callback(apply_large.close)
         log = open_log(where.wal, where.namespace, where.wal_options)
         closing.callback(log.close)
-        kept = []
-        for at in where.stores:
-            kept.append(open_store(at.url, where.namespace, at.options))
-            closing.callback(kept[-1].close)
+        stores = []
+        for ref in where.stores:
+            stores.append(open_store(ref.url, where.namespace, ref.options))
+            closing.callback(stores[-1].close)
         writer = process_writer(Clock())
-        coordinator = Coordinator(where, log, kept[0], options, apply_on_executors=apply_large, writer=writer)
-        coordinator.others = tuple(kept[1:])
+        coordinator = Coordinator(
+            where, log, stores[0], options, apply_on_executors=apply_large, writer=writer
+        )
+        coordinator.others = tuple(stores[1:])
         yield coordinator
 
 
@@ -47,6 +49,6 @@ def followers_in(coordinator: Coordinator, jobs: int | None = 1) -> list[Followe
     """Make a follower for each of the coordinator's other stores; large versions as ``coordinator_for``."""
     where, deadline_s = coordinator.endpoints, coordinator.options.apply_deadline_s
     return [
-        follower_for(coordinator, at, store, local_apply(where.only(at), jobs or jobs_here(), deadline_s))
-        for at, store in zip(where.also, coordinator.others, strict=True)
+        follower_for(coordinator, ref, store, local_apply(where.only(ref), jobs or jobs_here(), deadline_s))
+        for ref, store in zip(where.also, coordinator.others, strict=True)
     ]

@@ -40,12 +40,12 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
     recovered = open_namespace(coordinator, None, command="quarantine drop")
     base = coordinator.folded.last_version
     entries = coordinator.store.catalog(base, base) if base else []
-    there = _there(coordinator, entries[0], sorted(set(ids))) if entries else []
-    if not there:
+    existing = _there(coordinator, entries[0], sorted(set(ids))) if entries else []
+    if not existing:
         return Released(recovered, None, 0)
-    rows = sorted((key_group(one, coordinator.folded.key_groups), one, DELETE) for one in there)
+    rows = sorted((key_group(one, coordinator.folded.key_groups), one, DELETE) for one in existing)
     # A restore may bring the same rows back, to be removed again: the base makes it another token.
-    digest = xxhash.xxh3_64_hexdigest(b" ".join(there))
+    digest = xxhash.xxh3_64_hexdigest(b" ".join(existing))
     token = own_token(RELEASE_TOKEN, coordinator.folded.namespace, base, digest)
     barrier = StoredRowsBarrier(
         coordinator.log,
@@ -54,14 +54,14 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
         lambda: changes_of_one_table(rows),
         coordinator.clock,
     )
-    return Released(recovered, commit(coordinator, barrier).version, len(there))
+    return Released(recovered, commit(coordinator, barrier).version, len(existing))
 
 
 def _there(coordinator: Coordinator, entry: CatalogEntry, ids: list[bytes]) -> list[bytes]:
-    at = entry.tables.get(quarantine.TABLE)
-    found: list[bytes] = []
-    for first in range(0, len(ids) if at else 0, KEYS_AT_ONCE):
+    table_at = entry.tables.get(quarantine.TABLE)
+    existing: list[bytes] = []
+    for first in range(0, len(ids) if table_at else 0, KEYS_AT_ONCE):
         some = ids[first : first + KEYS_AT_ONCE]
         values = coordinator.store.get_many(entry.read_at(quarantine.TABLE), some)
-        found += [one for one, value in zip(some, values.to_pylist(), strict=True) if value is not None]
-    return found
+        existing += [one for one, value in zip(some, values.to_pylist(), strict=True) if value is not None]
+    return existing

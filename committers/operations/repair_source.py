@@ -90,20 +90,20 @@ class StoreSource(Source):
         version = max(min(theirs.visible, coordinator.store.pointer().visible), theirs.horizon)
         entry = _entry(coordinator, self.where, version)
         try:
-            self._held = held = VersionPin(self._store, version, coordinator.clock, "repair")
+            self._held = pin = VersionPin(self._store, version, coordinator.clock, "repair")
         except SnapshotExpiredError as error:
             raise ConfigError(
                 f"{self.where}: version {version} was retired there meanwhile; nothing was written; run the"
                 f" command again: {error}"
             ) from error
         try:
-            there = self._store.catalog(version, version)
+            entries = self._store.catalog(version, version)
             _refuse_other_digest(
-                coordinator.decisions, self.where, entry, there[0].digest if there else "none"
+                coordinator.decisions, self.where, entry, entries[0].digest if entries else "none"
             )
             yield entry
         finally:
-            held.give_back()
+            pin.give_back()
 
     def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
         """``Source.runs``."""
@@ -143,8 +143,8 @@ class ExportSource(Source):
 
     def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
         """``Source.runs``."""
-        for table, at in sorted(entry.tables.items()):
-            stride = at.apart
+        for table, table_at in sorted(entry.tables.items()):
+            stride = table_at.apart
             for batch in batches_of(self._folder, table, self._manifest.tables[table]):
                 of_each = np.array(key_group_of_each(batch["key"].to_pylist(), key_groups, stride), np.int64)
                 for group in sorted(set(of_each.tolist()) & set(groups)):

@@ -112,37 +112,37 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
     store, version = coordinator.store, plan.target.version
     last = coordinator.folded.last_version
     with contextlib.ExitStack() as closing:
-        held = VersionPin(store, version if rows is None else last, coordinator.clock, "restore")
-        closing.callback(held.give_back)
+        pin = VersionPin(store, version if rows is None else last, coordinator.clock, "restore")
+        closing.callback(pin.give_back)
         (now,) = store.catalog(last, last)
-        wanted, schemas = _wanted(coordinator, plan, rows)
-        queues, made = queues_of(wanted.tables).keys() - wanted.tables.keys(), rows
+        old, schemas = _wanted(coordinator, plan, rows)
+        queues, made = queues_of(old.tables).keys() - old.tables.keys(), rows
         if queues:  # of a copy, before the version that made it whole
             made = made or closing.enter_context(contextlib.closing(LogState(store.where)))
-            of = rows or store, wanted, coordinator.folded.key_groups, value_bytes_max(coordinator)
-            wanted, schemas = add_queues(made, *of), schemas | made.schemas
+            of = rows or store, old, coordinator.folded.key_groups, value_bytes_max(coordinator)
+            old, schemas = add_queues(made, *of), schemas | made.schemas
         # A local state begins without a table.
-        drops = frozenset(name for name in now.tables if owner_of(name) == LOCAL) - wanted.tables.keys()
+        drops = frozenset(name for name in now.tables if owner_of(name) == LOCAL) - old.tables.keys()
         # A derived table without rows beside a base with rows would be wrong: the next batch builds it.
-        drops |= bases(now.tables).keys() - wanted.tables.keys()
-        tables, replaced = _tables(coordinator, wanted, now, drops, queues), _replaced(schemas, wanted, now)
-        kept = {name: at for name, at in now.tables.items() if name not in replaced}
-        compared = msgspec.structs.replace(now, tables=kept)
+        drops |= bases(now.tables).keys() - old.tables.keys()
+        tables, replaced = _tables(coordinator, old, now, drops, queues), _replaced(schemas, old, now)
+        comparable = {name: table_at for name, table_at in now.tables.items() if name not in replaced}
+        compared = msgspec.structs.replace(now, tables=comparable)
         sources = {name: made if name in queues else rows for name in tables}
 
         def change(name: str, source: CatalogEntry) -> TableChange:
-            expires = name in wanted.tables and bool(wanted.tables[name].expires)
+            expires = name in old.tables and bool(old.tables[name].expires)
             schema, stride = _schema(store, schemas, name, source), source.tables[name].apart
             return TableChange(schema, name in replaced, expires, stride, follows=True)
 
         barrier = StoredRowsBarrier(
             coordinator.log,
             RestoreOrigin(version),
-            {name: change(name, _source(name, wanted, now)) for name in tables},
-            lambda: _rows(coordinator, held, sources, wanted, compared),
+            {name: change(name, _source(name, old, now)) for name in tables},
+            lambda: _rows(coordinator, pin, sources, old, compared),
             coordinator.clock,
             drops=drops,
-            source_offsets=(plan.kept.source_offsets if plan.kept else "") or wanted.source_offsets,
+            source_offsets=(plan.kept.source_offsets if plan.kept else "") or old.source_offsets,
         )
         return commit(coordinator, barrier).version
 
@@ -153,8 +153,8 @@ def _wanted(
     """Return the entry of the version to restore, and the known schemas by their id."""
     store, schemas = coordinator.store, dict(coordinator.store.schemas())
     if rows is None or plan.manifest is None:
-        (wanted,) = store.catalog(plan.target.version, plan.target.version)
-        return wanted, schemas
+        (old,) = store.catalog(plan.target.version, plan.target.version)
+        return old, schemas
     exported = [table.table_schema for table in plan.base.manifest.tables.values()] if plan.base else ()
     schemas |= {schema.schema_id: schema for schema in exported} | rows.schemas
     return catalog_entry(plan.target, plan.manifest), schemas
@@ -162,49 +162,47 @@ def _wanted(
 
 def _tables(
     coordinator: Coordinator,
-    wanted: CatalogEntry,
+    old: CatalogEntry,
     now: CatalogEntry,
     drops: AbstractSet[str],
     made: AbstractSet[str],
 ) -> tuple[str, ...]:
     """List the tables that are ``made``, or may differ in rows or in columns, and are not dropped."""
-    same = {
-        name for name in untouched(coordinator.store, wanted, now) if wanted.tables[name] == now.tables[name]
-    }
-    may_differ = {*now.tables, *wanted.tables} - (same - made)
-    return tuple(sorted(with_derived(may_differ, {**now.tables, **wanted.tables}) - drops))
+    same = {name for name in untouched(coordinator.store, old, now) if old.tables[name] == now.tables[name]}
+    may_differ = {*now.tables, *old.tables} - (same - made)
+    return tuple(sorted(with_derived(may_differ, {**now.tables, **old.tables}) - drops))
 
 
-def _replaced(schemas: Mapping[str, TableSchema], wanted: CatalogEntry, now: CatalogEntry) -> frozenset[str]:
+def _replaced(schemas: Mapping[str, TableSchema], old: CatalogEntry, now: CatalogEntry) -> frozenset[str]:
     """List the tables that were dropped and made again with another key: nothing of theirs is compared."""
 
     def key(entry: CatalogEntry, table: str) -> object:
         schema = schemas.get(entry.tables[table].schema_id)
         return schema and schema.key
 
-    both = wanted.tables.keys() & now.tables.keys()
-    return frozenset(name for name in both if key(wanted, name) != key(now, name))
+    both = old.tables.keys() & now.tables.keys()
+    return frozenset(name for name in both if key(old, name) != key(now, name))
 
 
-def _source(table: str, wanted: CatalogEntry, now: CatalogEntry) -> CatalogEntry:
+def _source(table: str, old: CatalogEntry, now: CatalogEntry) -> CatalogEntry:
     """Return the entry whose columns the table gets: a table that was created later stays, without rows."""
-    return wanted if table in wanted.tables else now
+    return old if table in old.tables else now
 
 
 def _rows(
     coordinator: Coordinator,
-    held: VersionPin,
+    pin: VersionPin,
     sources: Mapping[str, LogState | None],
-    wanted: CatalogEntry,
+    old: CatalogEntry,
     now: CatalogEntry,
 ) -> Iterator[Any]:
     for step in windows(range(coordinator.folded.key_groups), len(sources)):
-        held.keep()
+        pin.keep()
         changes = [
-            GroupedRows(changes_to(coordinator.store, table, step, now, wanted, source))
+            GroupedRows(changes_to(coordinator.store, table, step, now, old, source))
             for table, source in sources.items()
         ]
         for group, (index, rows) in itertools.product(step, enumerate(changes)):
             for batch in rows.take(group):
-                held.keep()
+                pin.keep()
                 yield stored_changes(group, index, batch)

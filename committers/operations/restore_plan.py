@@ -100,10 +100,10 @@ def plan_restore(
     target = history.get(version)
     if target is None:
         raise _out_of_reach(coordinator, state, version, None, pointer.horizon)
-    kept = _last_batch(coordinator, history, version)
-    replayable = kept is None or kept.version > state.last_version + 1 - RECENT_MAX
-    if reprocess and kept is not None and not replayable:
-        raise _unguarded(state, kept, version, name)
+    batch = _last_batch(coordinator, history, version)
+    replayable = batch is None or batch.version > state.last_version + 1 - RECENT_MAX
+    if reprocess and batch is not None and not replayable:
+        raise _unguarded(state, batch, version, name)
     undone, returned = _between(history, state.last_version if made is None else made - 1, version)
     first, manifest, export = 0, None, None
     if base is not None:  # also where its rows are not needed
@@ -121,8 +121,8 @@ def plan_restore(
         made,
         _changes(coordinator, undone),
         returned,
-        kept,
-        _newest_batch(state, kept, undone),
+        batch,
+        _newest_batch(state, batch, undone),
         replayable,
         reprocess,
     )
@@ -157,23 +157,23 @@ def _is_restored(state: Folded, version: int) -> bool:
     return bool(state.recent) and state.recent[-1].origin == RestoreOrigin(version)
 
 
-def _unguarded(state: Folded, kept: LastBatch, version: int, name: str) -> ConfigError:
+def _unguarded(state: Folded, batch: LastBatch, version: int, name: str) -> ConfigError:
     """Build the error for a replay after a batch that the fold no longer keeps (I2)."""
     oldest = state.last_version + 2 - RECENT_MAX
     return ConfigError(
-        f"version {version} of namespace {name} holds batches up to {kept.origin.batch_id}, and a replay is"
+        f"version {version} of namespace {name} holds batches up to {batch.origin.batch_id}, and a replay is"
         f" safe only after one of the last {RECENT_MAX:,} versions, from {oldest} on: with"
         " an older checkpoint batches could count twice. Nothing was written. Leave --reprocess out;"
         " the command then shows how a query on a new checkpoint starts after that batch"
     )
 
 
-def _newest_batch(state: Folded, kept: LastBatch | None, undone: Sequence[DecidedVersion]) -> int:
-    if kept is None:
+def _newest_batch(state: Folded, batch: LastBatch | None, undone: Sequence[DecidedVersion]) -> int:
+    if batch is None:
         return -1
-    lineage, (_, last) = kept.origin.lineage, state.batches.get(kept.origin.lineage, (0, 0))
+    lineage, (_, last) = batch.origin.lineage, state.batches.get(batch.origin.lineage, (0, 0))
     origins = [each.origin for each in undone if isinstance(each.origin, BatchOrigin)]
-    return max([last, kept.origin.batch_id, *(of.batch_id for of in origins if of.lineage == lineage)])
+    return max([last, batch.origin.batch_id, *(of.batch_id for of in origins if of.lineage == lineage)])
 
 
 # -- times and histories --------------------------------------------------------------------------
@@ -228,14 +228,14 @@ def _before(decided: DecidedVersion) -> int:
     return decided.origin.version if isinstance(decided.origin, RestoreOrigin) else decided.version - 1
 
 
-def _between(history: _History, last: int, wanted: int) -> tuple[list[DecidedVersion], list[DecidedVersion]]:
-    """List what ``last`` holds and ``wanted`` does not, and the opposite, oldest first.
+def _between(history: _History, last: int, target: int) -> tuple[list[DecidedVersion], list[DecidedVersion]]:
+    """List what ``last`` holds and ``target`` does not, and the opposite, oldest first.
 
     Versions form a tree by the content that they continue; the lists end where both branches meet.
     """
     undone, returned = list[DecidedVersion](), list[DecidedVersion]()
-    while last != wanted:
-        newer = history.get(max(last, wanted))
+    while last != target:
+        newer = history.get(max(last, target))
         if newer is None:  # the log no longer has its decision
             break
         if not isinstance(newer.origin, RestoreOrigin) and not made_whole(newer.origin):
@@ -243,7 +243,7 @@ def _between(history: _History, last: int, wanted: int) -> tuple[list[DecidedVer
         if newer.version == last:
             last = _before(newer)
         else:
-            wanted = _before(newer)
+            target = _before(newer)
     return undone[::-1], returned[::-1]
 
 
@@ -312,7 +312,7 @@ def _source(
     elif lost:
         raise _out_of_reach(coordinator, state, target.version, None, horizon)
     else:
-        starts = [at.start for at in manifest.table_schemas.values()]
+        starts = [table_at.start for table_at in manifest.table_schemas.values()]
         first = max(first, min(starts, default=target.version))
     return first, manifest, base
 
@@ -343,15 +343,15 @@ def _out_of_reach(
     """
     log, whole = coordinator.log, oldest_whole(coordinator.log, state, 1)
     oldest = _oldest_restorable(coordinator, state, whole, horizon)
-    wanted = f"version {version}" if time is None else f"the version of {time.isoformat()}"
-    held = f"has the rows of versions {whole} to {state.last_version} only" if whole else "has no rows"
+    label = f"version {version}" if time is None else f"the version of {time.isoformat()}"
+    reach = f"has the rows of versions {whole} to {state.last_version} only" if whole else "has no rows"
     nearest = (
         f"the oldest that can be restored is {oldest.version}, decided at {shown_time(oldest)}"
         if oldest is not None
         else f"the oldest that can be restored is {horizon}"
     )
     return SnapshotExpiredError(
-        f"{wanted} of namespace {coordinator.endpoints.namespace} was retired, {nearest}. {log.where} {held}:"
+        f"{label} of namespace {coordinator.endpoints.namespace} was retired, {nearest}. {log.where} {reach}:"
         " keep_versions and wal_retain_s at the writer set how far back both reach. Nothing was written."
         f"{too_old} With an export of version {max(whole - 1, 1)} or a later one, `tidegate restore --to"
         " VERSION --base DIR` reaches the versions from that one on; `tidegate import DIR` makes a version of"

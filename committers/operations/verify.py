@@ -108,15 +108,15 @@ def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda
         if state is None or state.last_version == 0:
             report.note(f"{store.where}: nothing was made here")
         else:  # a store is created before the first version is decided: this one was lost
-            found = (
+            actual = (
                 "nothing: check --store; if it is one of this namespace's, `tidegate recover` writes it again"
             )
-            report.add(Finding(store.where, f"namespace {state.namespace}, the log's", found))
+            report.add(Finding(store.where, f"namespace {state.namespace}, the log's", actual))
     if state is None:
         return report
     if identity is not None and identity.uuid != state.namespace:
-        found = f"namespace {identity.uuid}"
-        report.add(Finding(store.where, f"namespace {state.namespace}, the log's", found))
+        actual = f"namespace {identity.uuid}"
+        report.add(Finding(store.where, f"namespace {state.namespace}, the log's", actual))
         pointer = None
     if pointer is not None:
         report.oldest, report.visible = max(pointer.horizon, 1), pointer.visible
@@ -158,9 +158,9 @@ def _check_pointer(store: Store, state: Folded, pointer: Pointer, report: Report
     where = f"{store.where}, pointer"
     decided = recent_version(state, pointer.visible)
     if pointer.visible > state.last_version:
-        found = f"version {pointer.visible} is visible"
+        actual = f"version {pointer.visible} is visible"
         report.add(
-            Finding(where, f"at most version {state.last_version}, the log's last that can be read", found)
+            Finding(where, f"at most version {state.last_version}, the log's last that can be read", actual)
         )
     elif decided is not None and decided.digest != pointer.digest:
         report.add(
@@ -256,8 +256,8 @@ class _Check:
 
     def _key_types(self, entry: CatalogEntry) -> dict[str, list[str]]:
         """Map each table to its key's types, if the store has its schema."""
-        schemas = {name: self.schemas.get(at.schema_id) for name, at in entry.tables.items()}
-        return {name: [column.type for column in found.key] for name, found in schemas.items() if found}
+        schemas = {name: self.schemas.get(table_at.schema_id) for name, table_at in entry.tables.items()}
+        return {name: [column.type for column in schema.key] for name, schema in schemas.items() if schema}
 
     def _chunks(
         self, decided: DecidedVersion, manifest: Manifest, groups: range | None = None
@@ -284,8 +284,8 @@ class _Check:
                     self.report.frames += groups is None
 
     def _gap(self, version: int, where: str, error: WalGapError) -> None:
-        kept = self.has_store and version > self.pointer.horizon
-        if kept and version > self.store.pointer().horizon:
+        readable = self.has_store and version > self.pointer.horizon
+        if readable and version > self.store.pointer().horizon:
             # Retirement and repair still read it, so it must not have been trimmed.
             self.report.add(Finding(where, "to be there: the version is not retired", str(error)))
         else:
@@ -295,8 +295,8 @@ class _Check:
 
     def _other_rows(self) -> None:
         """Look for rows that no manifest has. A version that was decided meanwhile is read from the log."""
-        kept = {name for entry in self._read([], self.store.catalog) for name in entry.starts}
-        rows = self._read([], lambda: list(self.store.row_counts({*self.state.tables, *kept})))
+        tables = {name for entry in self._read([], self.store.catalog) for name in entry.starts}
+        rows = self._read([], lambda: list(self.store.row_counts({*self.state.tables, *tables})))
         state = self.state
         newest = max((row.version for row in rows if type(row.version) is int), default=0)
         horizon = self.store.pointer().horizon
@@ -334,14 +334,14 @@ class _Check:
             return
         expected = catalog_entry(decided, manifest)
         for name in CatalogEntry.__struct_fields__:
-            wanted, found = getattr(expected, name), getattr(entries[0], name)
-            if name != "published_at_us" and wanted != found:
-                self.report.add(Finding(f"{where}, {name}", str(wanted), str(found)))
-        for schema_id in sorted({at.schema_id for at in expected.tables.values()}):
+            value, actual = getattr(expected, name), getattr(entries[0], name)
+            if name != "published_at_us" and value != actual:
+                self.report.add(Finding(f"{where}, {name}", str(value), str(actual)))
+        for schema_id in sorted({table_at.schema_id for table_at in expected.tables.values()}):
             schema = self.schemas.get(schema_id)
             if schema is None or schema.schema_id != schema_id:
-                found = "none" if schema is None else f"one whose id is {schema.schema_id}"
-                self.report.add(Finding(f"{self.store.where}, schemas", f"schema {schema_id}", found))
+                actual = "none" if schema is None else f"one whose id is {schema.schema_id}"
+                self.report.add(Finding(f"{self.store.where}, schemas", f"schema {schema_id}", actual))
 
     def _catalog_holes(self) -> None:
         """Check that the catalog has an entry for every readable version, and the fold's digest in each.
@@ -351,15 +351,15 @@ class _Check:
         """
         entries = self._read([], self.store.catalog)
         horizon = self.store.pointer().horizon
-        there = {entry.version: entry for entry in entries}
+        by_version = {entry.version: entry for entry in entries}
         for version in range(max(horizon, 1), min(self.pointer.visible, self.state.last_version) + 1):
             decided = recent_version(self.state, version)
             where = f"{self.store.where}, catalog, version {version}"
-            if version not in there:
+            if version not in by_version:
                 self.report.add(Finding(where, "an entry", "none"))
-            elif decided is not None and there[version].digest != decided.digest:
-                found = f"digest {there[version].digest}"
-                self.report.add(Finding(f"{where}, digest", decided.digest, found.removeprefix("digest ")))
+            elif decided is not None and by_version[version].digest != decided.digest:
+                actual = f"digest {by_version[version].digest}"
+                self.report.add(Finding(f"{where}, digest", decided.digest, actual.removeprefix("digest ")))
 
     # -- a reader's values at the horizon ------------------------------------------------------------
 

@@ -54,8 +54,8 @@ def strangers(
             starts = [entry.tables[row.table].start for entry in entries if row.table in entry.tables]
             may_be_left = row.version <= expected.dropped_at
             if min(starts) <= row.version if starts else not may_be_left:
-                wanted = f"no row: version {horizon} has no such table"
-                yield Finding(_place(store, row), wanted, f"{row.rows} rows")
+                expectation = f"no row: version {horizon} has no such table"
+                yield Finding(_place(store, row), expectation, f"{row.rows} rows")
 
 
 def _is_placed(row: RowCount, key_groups: int) -> bool:

@@ -93,8 +93,8 @@ class _Base:
         """Compare, and write again the rows that readers at the horizon lack; return their versions."""
         versions, changes = self._readable_facts()
         if versions:
-            at, store = versions[0], self._coordinator.store
-            entry = catalog_entry(at, apply.read_manifest(self._coordinator.log, at))
+            newest, store = versions[0], self._coordinator.store
+            entry = catalog_entry(newest, apply.read_manifest(self._coordinator.log, newest))
             horizon = Horizon(store, entry, self._coordinator.folded.key_groups, changes, {})
             for groups in horizon.passes():
                 for decided in versions:
@@ -135,7 +135,7 @@ class _Base:
         if versions:
             entry = apply.read_manifest(coordinator.log, versions[0])
             lacked = {
-                at.schema_id for at in entry.table_schemas.values()
+                table_at.schema_id for table_at in entry.table_schemas.values()
             } - coordinator.store.schemas().keys()
             coordinator.store.put_schemas([schemas[name] for name in sorted(lacked & schemas.keys())])
         return versions, changes
@@ -146,8 +146,8 @@ class _Base:
         stamp = Stamp(entry.version, entry.decided_at_us)
         for work in apply.plan(manifest, decided, 1):
             for chunk in apply.chunks_of(work, log):
-                found = horizon.unlike(decided.version, chunk, groups)
-                lost = [(run, unlike) for run, unlike in found if unlike]
+                differences = horizon.unlike(decided.version, chunk, groups)
+                lost = [(run, unlike) for run, unlike in differences if unlike]
                 if not lost:
                     continue
                 store.rewrite(stamp, list(_runs(lost)))

@@ -57,9 +57,9 @@ def live_dues(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the due times of a version by key group: record batches of key and value, without flags."""
     for groups in windows(range(key_groups)):
-        at = entry.read_at(table)
-        for group, batch in source.scan_groups_stored(at, groups):
-            yield group, live_rows(batch, at, source.where)
+        read_at = entry.read_at(table)
+        for group, batch in source.scan_groups_stored(read_at, groups):
+            yield group, live_rows(batch, read_at, source.where)
 
 
 def queue_rows(
@@ -79,8 +79,8 @@ def queue_of_rows(batches: Iterable[Any], dues: str, at_us: int, value_bytes_max
     ``batches`` are ordered by key group: the first column is the key group, the last two are key and stored
     value. ``at_us``: the time at which they live. Raises: as ``queue_rows``.
     """
-    where, at = "the export", ReadAt(dues, 0, at_us=at_us)
-    rows = ((group, live_rows(batch, at, where)) for group, batch in _by_group(batches))
+    where, read_at = "the export", ReadAt(dues, 0, at_us=at_us)
+    rows = ((group, live_rows(batch, read_at, where)) for group, batch in _by_group(batches))
     return queue_of(queued_by_group(rows, f"{where}: table {dues}"), value_bytes_max)
 
 
@@ -162,9 +162,9 @@ class _Queue:
         for parts in listed:
             keys = set(by_time.pop(parts.due_us, ()))
             places = [(group, parts.due_us, part) for part in range(parts.first, parts.end)]
-            for at in range(0, len(places), PARTS_AT_ONCE):
-                some = places[at : at + PARTS_AT_ONCE]
-                for place, content in zip(some, self._stored([place_key(*at) for at in some]), strict=True):
+            for index in range(0, len(places), PARTS_AT_ONCE):
+                some = places[index : index + PARTS_AT_ONCE]
+                for place, content in zip(some, self._stored([place_key(*row) for row in some]), strict=True):
                     if content is None:
                         yield f"row {place}"
                     else:
@@ -176,8 +176,8 @@ class _Queue:
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if self._queue not in self._entry.tables:
             return [None] * len(keys)
-        at = self._entry.read_at(self._queue)
-        stored: list[bytes | None] = self._store.get_many(at, keys).to_pylist()
+        read_at = self._entry.read_at(self._queue)
+        stored: list[bytes | None] = self._store.get_many(read_at, keys).to_pylist()
         return stored
 
 
@@ -208,8 +208,8 @@ def _local_states(store: Store, entry: CatalogEntry, key_groups: int) -> Iterato
                 wrong.append(f"{items[instance]} of {count} items of instance {instance}")
         if wrong:
             where = f"{store.where}, version {entry.version}, table {table}"
-            found = f"{'; '.join(wrong[:NAMED_MAX])}: the next batch of this state fails; {LIST_AGAIN}"
-            yield Finding(where, f"the items whose number is in {LOCAL}", found)
+            actual = f"{'; '.join(wrong[:NAMED_MAX])}: the next batch of this state fails; {LIST_AGAIN}"
+            yield Finding(where, f"the items whose number is in {LOCAL}", actual)
 
 
 def _live(

@@ -28,17 +28,17 @@ def compare_version(
 ) -> list[Finding]:
     """Find where the store's rows of exactly this version are not those of the run."""
     wrong = []
-    for at in range(0, len(run.keys), KEYS_AT_ONCE):
-        keys, values = run.keys.slice(at, KEYS_AT_ONCE), run.values.slice(at, KEYS_AT_ONCE)
-        found = store.rows_of(ReadAt(run.table, version, stride=stride), keys.to_pylist())
-        if found.equals(values):
+    for first in range(0, len(run.keys), KEYS_AT_ONCE):
+        keys, values = run.keys.slice(first, KEYS_AT_ONCE), run.values.slice(first, KEYS_AT_ONCE)
+        rows = store.rows_of(ReadAt(run.table, version, stride=stride), keys.to_pylist())
+        if rows.equals(values):
             continue
         wrong += [
-            (key, wanted, there)
-            for key, wanted, there in zip(
-                keys.to_pylist(), values.to_pylist(), found.to_pylist(), strict=True
+            (key, logged, stored)
+            for key, logged, stored in zip(
+                keys.to_pylist(), values.to_pylist(), rows.to_pylist(), strict=True
             )
-            if wanted != there
+            if logged != stored
         ]
     return _findings(store, version, run, wrong, key_types)
 
@@ -53,24 +53,24 @@ def _findings(
     place = f"{store.part_of(run.group)}, version {version}, key group {run.group}, table {run.table}"
     types = key_types.get(run.table, ())
     named = [
-        Finding(f"{place}, key {shown_key(key, types)}", *_shown(wanted, there))
-        for key, wanted, there in wrong[:KEYS_NAMED]
+        Finding(f"{place}, key {shown_key(key, types)}", *_shown(logged, stored))
+        for key, logged, stored in wrong[:KEYS_NAMED]
     ]
     if len(wrong) > KEYS_NAMED:
         named.append(Finding(place, "rows as in the log", f"{len(wrong)} others, {KEYS_NAMED} of them named"))
     return named
 
 
-def _shown(wanted: bytes | None, there: bytes | None) -> tuple[str, str]:
+def _shown(logged: bytes | None, stored: bytes | None) -> tuple[str, str]:
     """Describe two stored values by their sizes and the first byte that differs: findings go into logs."""
-    expected, found = (
-        "no row" if each is None else f"a row of {len(each)} bytes" for each in (wanted, there)
+    expected, actual = (
+        "no row" if each is None else f"a row of {len(each)} bytes" for each in (logged, stored)
     )
-    if wanted is not None and there is not None:
-        pairs = enumerate(zip(wanted, there, strict=False))
-        same = next((at for at, (one, other) in pairs if one != other), min(len(wanted), len(there)))
-        found += f", another from byte {same + 1} on"
-    return expected, found
+    if logged is not None and stored is not None:
+        pairs = enumerate(zip(logged, stored, strict=False))
+        same = next((index for index, (one, other) in pairs if one != other), min(len(logged), len(stored)))
+        actual += f", another from byte {same + 1} on"
+    return expected, actual
 
 
 class Unlike(NamedTuple):
@@ -101,7 +101,7 @@ class Horizon:
         """Yield ranges of key groups, each with few enough keys to be in memory at once (I11)."""
         for number in range(self._passes):
             self._seen = {}
-            first, end = (self._key_groups * at // self._passes for at in (number, number + 1))
+            first, end = (self._key_groups * index // self._passes for index in (number, number + 1))
             yield range(first, end)
 
     def compare(self, version: int, chunk: Chunk, groups: range) -> list[Finding]:
@@ -132,17 +132,17 @@ class Horizon:
 
     def differing(self, table: str, stored: Mapping[bytes, bytes]) -> list[Unlike]:
         """List the keys for which a reader gets another value than the one in ``stored``."""
-        at, keys = self._entry.read_at(table), list(stored)
+        read_at, keys = self._entry.read_at(table), list(stored)
         wrong = []
         for first in range(0, len(keys), KEYS_AT_ONCE):
             some = keys[first : first + KEYS_AT_ONCE]
-            rows = self._store.get_stored(at, some)
-            values = values_at(self._store.where, at, some, rows).to_pylist()
-            for key, row, there in zip(some, rows.to_pylist(), values, strict=True):
-                wanted = payload(stored[key], at.at_us)
-                if wanted != there:
-                    wrong.append(Unlike(key, stored[key], wanted, there))
-                elif wanted is not None and row != stored[key]:  # such as another expiry
+            rows = self._store.get_stored(read_at, some)
+            values = values_at(self._store.where, read_at, some, rows).to_pylist()
+            for key, row, actual in zip(some, rows.to_pylist(), values, strict=True):
+                expected = payload(stored[key], read_at.at_us)
+                if expected != actual:
+                    wrong.append(Unlike(key, stored[key], expected, actual))
+                elif expected is not None and row != stored[key]:  # such as another expiry
                     wrong.append(Unlike(key, stored[key], stored[key], row))
         return wrong
 
@@ -151,10 +151,10 @@ class Horizon:
         findings = []
         for group in groups:
             for table in sorted(self._entry.tables):
-                wanted = sum(self._seen.get((group, table), {}).values())
+                expected = sum(self._seen.get((group, table), {}).values())
                 batches = self._store.scan(self._entry.read_at(table), group)
-                found = sum(batch.num_rows for batch in batches)
-                if wanted != found:
+                actual = sum(batch.num_rows for batch in batches)
+                if expected != actual:
                     place = f"{self._store.part_of(group)}, version {self._entry.version}, key group {group}"
-                    findings.append(Finding(f"{place}, table {table}", f"{wanted} keys", f"{found} keys"))
+                    findings.append(Finding(f"{place}, table {table}", f"{expected} keys", f"{actual} keys"))
         return findings

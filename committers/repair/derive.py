@@ -128,9 +128,9 @@ def differences(
         expected = {key: table.stored(key, part)[1:] for key, part in groups.items()}
         for batch in _rows_at(store, entry, name, key_groups):
             for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
-                wanted = expected.pop(key, None)
-                if wanted != value:
-                    shown = "no such group" if wanted is None else wanted.decode()
+                recounted = expected.pop(key, None)
+                if recounted != value:
+                    shown = "no such group" if recounted is None else recounted.decode()
                     yield Finding(f"{where}, key {key!r}", shown, value.decode(errors="replace"))
-        for key, wanted in expected.items():
-            yield Finding(f"{where}, key {key!r}", wanted.decode(), "no row")
+        for key, recounted in expected.items():
+            yield Finding(f"{where}, key {key!r}", recounted.decode(), "no row")

@@ -27,8 +27,8 @@ Has = Callable[[Log, DecidedVersion], bool]
 
 def first_kept(coordinator: Coordinator) -> int:
     """Return the horizon of a rebuilt store: as many versions are readable as retirement keeps."""
-    kept, _ = kept_by(coordinator.store, coordinator.options)
-    return max(coordinator.folded.last_version - kept + 1, FILLED_FROM)
+    readable, _ = kept_by(coordinator.store, coordinator.options)
+    return max(coordinator.folded.last_version - readable + 1, FILLED_FROM)
 
 
 def refilled_at(coordinator: Coordinator) -> int:
@@ -85,11 +85,11 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
     if oldest == 1:
         return
     last = coordinator.folded.last_version
-    held = f"has versions {oldest} to {last} only" if oldest else "has the rows of no version"
-    others = [fills_from(coordinator, at) for at in coordinator.endpoints.also]
+    reach = f"has versions {oldest} to {last} only" if oldest else "has the rows of no version"
+    others = [fills_from(coordinator, ref) for ref in coordinator.endpoints.also]
     elsewhere = f"from one that has its rows: {' or '.join(others)}" if others else FROM_ELSEWHERE
     raise WalGapError(
-        f"{coordinator.store.where} holds no row, and {coordinator.log.where} {held}: the rest was trimmed"
+        f"{coordinator.store.where} holds no row, and {coordinator.log.where} {reach}: the rest was trimmed"
         " (wal_retain_s), so no log can rebuild this store. Nothing was written. If there is a"
         " backup: `tidegate restore-from FOLDER`. Else put a copy of the store back, or fill it"
         f" {elsewhere}; without any of these, rebuild it from the input (docs/operations.md)"
@@ -98,7 +98,7 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
 
 def fills_from(coordinator: Coordinator, source: StoreRef) -> str:
     """Return the command that fills the primary from another store, which it puts first."""
-    others = [at.name for at in coordinator.endpoints.stores if at != source]
+    others = [ref.name for ref in coordinator.endpoints.stores if ref != source]
     return f"`tidegate recover {' '.join(f'--store {name}=URL' for name in (source.name, *others))}`"
 
 
@@ -140,7 +140,7 @@ def tables_lost(manifest: Manifest, first: int, present: Collection[str]) -> set
     ``present`` are the tables from before ``first``. A table that was emptied or made since is whole.
     """
     tables = manifest.table_schemas
-    return {name for name, at in tables.items() if at.start < first and name in present}
+    return {name for name, table_at in tables.items() if table_at.start < first and name in present}
 
 
 def held_for(log: Log, store: Store, state: Folded, pointer: Pointer) -> Held | None:

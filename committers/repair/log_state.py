@@ -122,7 +122,7 @@ class LogState:
         if not changes:
             return manifest
         self._rows.execute("BEGIN")
-        emptied = [name for name, at in manifest.table_schemas.items() if at.start == decided.version]
+        emptied = [name for name, state in manifest.table_schemas.items() if state.start == decided.version]
         for table in [*emptied, *(manifest.dropped or ())]:
             self._rows.execute("DELETE FROM state WHERE name = ?", (table,))
         for work in apply.plan(manifest, decided, 1):
@@ -134,14 +134,14 @@ class LogState:
 
     def _add(self, run: Run) -> None:
         deleted = pc.equal(run.values, pa.scalar(DELETE, run.values.type))
-        kept = pc.invert(deleted)
-        at = run.group, run.table
-        keys, values = run.keys.filter(kept).to_pylist(), run.values.filter(kept).to_pylist()
+        live = pc.invert(deleted)
+        place = run.group, run.table
+        keys, values = run.keys.filter(live).to_pylist(), run.values.filter(live).to_pylist()
         self._rows.executemany(
             "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
-            ((*at, key, value) for key, value in zip(keys, values, strict=True)),
+            ((*place, key, value) for key, value in zip(keys, values, strict=True)),
         )
         self._rows.executemany(
             "DELETE FROM state WHERE kg = ? AND name = ? AND key = ?",
-            ((*at, key) for key in run.keys.filter(deleted).to_pylist()),
+            ((*place, key) for key in run.keys.filter(deleted).to_pylist()),
         )

@@ -65,14 +65,14 @@ def resumed_horizon(coordinator: Coordinator, visible: int) -> int:
 
 def _put_schemas(coordinator: Coordinator, versions: Sequence[DecidedVersion], entry: CatalogEntry) -> None:
     """Put back the schemas of the entry's tables: each from the newest version that brought it."""
-    wanted = {at.schema_id for at in entry.tables.values()} - coordinator.store.schemas().keys()
+    missing = {table_at.schema_id for table_at in entry.tables.values()} - coordinator.store.schemas().keys()
     for decided in reversed(versions):
-        if not wanted:
+        if not missing:
             break
         with contextlib.suppress(WalGapError):
             schemas = apply.read_manifest(coordinator.log, decided).schemas
-            coordinator.store.put_schemas([schemas[name] for name in wanted & schemas.keys()])
-            wanted -= schemas.keys()
+            coordinator.store.put_schemas([schemas[name] for name in missing & schemas.keys()])
+            missing -= schemas.keys()
 
 
 def put_back_entries(coordinator: Coordinator) -> list[int]:
@@ -84,19 +84,19 @@ def put_back_entries(coordinator: Coordinator) -> list[int]:
     if not isinstance(store, SupportsPutEntries):
         return []
     pointer = store.pointer()
-    there = {entry.version for entry in store.catalog()}
+    existing = {entry.version for entry in store.catalog()}
     versions = range(max(pointer.horizon, 1), pointer.visible + 1)
-    if there.issuperset(versions):
+    if existing.issuperset(versions):
         return []
     put_back = []
-    for decided in _known(coordinator, versions, there):
+    for decided in _known(coordinator, versions, existing):
         try:
             entry = catalog_entry(decided, apply.read_manifest(coordinator.log, decided))
         except WalGapError:
             continue
         if store.put_entries([entry]):
             put_back.append(decided.version)
-    lost = sorted({*versions} - there - {*put_back})
+    lost = sorted({*versions} - existing - {*put_back})
     if put_back:
         logger.warning("%s: the catalog's entries of versions %s were put back", store.where, put_back)
     if lost:
@@ -104,7 +104,7 @@ def put_back_entries(coordinator: Coordinator) -> list[int]:
     return put_back
 
 
-def _known(coordinator: Coordinator, versions: range, there: set[int]) -> Iterator[DecidedVersion]:
+def _known(coordinator: Coordinator, versions: range, existing: set[int]) -> Iterator[DecidedVersion]:
     for decided in decided_versions(coordinator.log, coordinator.folded, versions.start):
-        if decided.version in versions and decided.version not in there:
+        if decided.version in versions and decided.version not in existing:
             yield decided

@@ -149,12 +149,12 @@ def pass_replaced(store: Store, mended: Iterable[Mended]) -> None:
 
 def unrepaired(coordinator: Coordinator, gaps: Sequence[Gap]) -> WalGapError:
     """Build the error for the gaps that could not be put back."""
-    told = "; ".join(str(gap) for gap in gaps[:TOLD_MAX])
+    details = "; ".join(str(gap) for gap in gaps[:TOLD_MAX])
     more = f"; and {len(gaps) - TOLD_MAX} more" if len(gaps) > TOLD_MAX else ""
     groups = len({gap.group for gap in gaps})
     return WalGapError(
         f"{coordinator.store.where}: {coordinator.log.where} no longer holds what {groups} key groups lost:"
-        f" {told}{more}."
+        f" {details}{more}."
         " Their rows stay as they are, and reads of them are refused; all other rows can be read."
         " `tidegate repair --from URL` puts them back from another store of this log, `tidegate repair --from"
         " FOLDER` from an export"
@@ -198,8 +198,8 @@ class _Rebuild:
             self._gaps.append(Gap(of.group, "", 1, of.horizon))
             return []
         return [
-            _Base(of.group, table, max(at.start, 1), of.horizon)
-            for table, at in manifest.table_schemas.items()
+            _Base(of.group, table, max(table_at.start, 1), of.horizon)
+            for table, table_at in manifest.table_schemas.items()
         ]
 
     def _lost_bases(self, of: Lost) -> Iterator[_Base]:
@@ -208,20 +208,20 @@ class _Rebuild:
             if manifest is None:
                 self._gaps.append(Gap(of.group, table, 1, upto))
             else:
-                at = manifest.table_schemas.get(table)
-                yield _Base(of.group, table, max(at.start, 1) if at else upto, upto)
+                table_at = manifest.table_schemas.get(table)
+                yield _Base(of.group, table, max(table_at.start, 1) if table_at else upto, upto)
 
     def _layers(self) -> dict[int, set[int]]:
         """Map each version that is not compared everywhere to the key groups that may lack it."""
-        wanted: dict[int, set[int]] = defaultdict(set)
+        layers: dict[int, set[int]] = defaultdict(set)
         for of in self._lost:
             versions = set(itertools.chain.from_iterable(of.layers.values()))
             if of.since:
                 versions.update(range(of.since, self._oldest))
             for version in versions:
                 if version < self._oldest:
-                    wanted[version].add(of.group)
-        return wanted
+                    layers[version].add(of.group)
+        return layers
 
     def _kept_since(self, of: Lost) -> int | None:
         """Return the version from which on the group may lack some that are not listed one by one."""
@@ -247,29 +247,29 @@ class _Rebuild:
             return left
         self._store.begin_bases([(base.group, base.table) for base in sorted(left)])
         for version in range(min(base.start for base in left), max(base.upto for base in left) + 1):
-            wanted = {(base.group, base.table) for base in left if base.start <= version <= base.upto}
-            if wanted and not self._add(version, wanted):
-                left = {base for base in left if (base.group, base.table) not in wanted}
-                self._gaps += [_gap(base) for base in sorted(bases) if (base.group, base.table) in wanted]
+            places = {(base.group, base.table) for base in left if base.start <= version <= base.upto}
+            if places and not self._add(version, places):
+                left = {base for base in left if (base.group, base.table) not in places}
+                self._gaps += [_gap(base) for base in sorted(bases) if (base.group, base.table) in places]
         return left
 
     def _out_of_reach(self, bases: set[_Base]) -> set[_Base]:
         """Find the bases of which the log lacks a version. All manifests are read before any write."""
         versions = {version for base in bases for version in range(base.start, base.upto + 1)}
         missing = {version for version in versions if self._manifest(version) is None}
-        gone = {base for base in bases if any(base.start <= version <= base.upto for version in missing)}
-        self._gaps += [_gap(base) for base in sorted(gone)]
-        return gone
+        lost = {base for base in bases if any(base.start <= version <= base.upto for version in missing)}
+        self._gaps += [_gap(base) for base in sorted(lost)]
+        return lost
 
-    def _add(self, version: int, wanted: set[tuple[int, str]]) -> bool:
+    def _add(self, version: int, places: set[tuple[int, str]]) -> bool:
         """Add the version's rows to the bases; False: the log no longer has its frames."""
         manifest, decided = self._manifest(version), self._decided[version]
         if manifest is None:
             return False
         try:
-            for work in _of_groups(manifest, decided, {group for group, _ in wanted}):
+            for work in _of_groups(manifest, decided, {group for group, _ in places}):
                 for chunk in apply.chunks_of(work, self._coordinator.log):
-                    runs = [run for run in chunk.runs if (run.group, run.table) in wanted]
+                    runs = [run for run in chunk.runs if (run.group, run.table) in places]
                     self._store.add_to_bases(runs)
         except WalGapError:
             return False
@@ -287,9 +287,9 @@ class _Rebuild:
             self._count(max([floor, *(base.upto for base in mine)]), base=True)
 
     def _count(self, version: int, *, base: bool) -> None:
-        for at, one in enumerate(self._mended):
+        for index, one in enumerate(self._mended):
             if (one.version, one.base) == (version, base):
-                self._mended[at] = one._replace(key_groups=one.key_groups + 1)
+                self._mended[index] = one._replace(key_groups=one.key_groups + 1)
                 return
         self._mended.append(Mended(version, 1, base))
 
@@ -338,7 +338,7 @@ def _of_groups(manifest: Manifest, decided: DecidedVersion, groups: set[int]) ->
     """Yield the version's work in these key groups, with only the frames that have rows of them."""
     for work in apply.plan(manifest, decided, 1):
         counts = {group: of for group, of in work.counts.items() if group in groups}
-        frames = tuple((at, ref) for at, ref in work.frames if not groups.isdisjoint(ref.groups))
+        frames = tuple((ordinal, ref) for ordinal, ref in work.frames if not groups.isdisjoint(ref.groups))
         if frames:
             yield msgspec.structs.replace(work, counts=counts, frames=frames)
 

@@ -59,8 +59,8 @@ def check_schemas(coordinator: Coordinator) -> None:
     """Check that the visible version has its schemas. Raises: IncompleteError: it lacks one."""
     store, visible = coordinator.store, coordinator.store.pointer().visible
     for entry in store.catalog(visible, visible) if visible else ():
-        wanted = {at.schema_id for at in entry.tables.values()}
-        if lost := wanted - store.schemas_of(sorted(wanted)).keys():
+        schema_ids = {table_at.schema_id for table_at in entry.tables.values()}
+        if lost := schema_ids - store.schemas_of(sorted(schema_ids)).keys():
             named = f"schemas {', '.join(sorted(lost))} were written again"
             raise refused_rows(coordinator, f"{store.where}: {named}, and are not there")
 

@@ -34,9 +34,9 @@ def check_acks(acks: Sequence[Ack], attempt: str, parallelism: int, key_groups: 
         if foreign:
             msg = f"task {ack.task} acked key groups {sorted(foreign)} of other tasks"
             raise TidegateError(msg)
-        held = sum(frame.changes for frame in ack.frames)
-        if ack.rows != held:
-            msg = f"task {ack.task} acked {ack.rows} rows, its frames hold {held}"
+        changes = sum(frame.changes for frame in ack.frames)
+        if ack.rows != changes:
+            msg = f"task {ack.task} acked {ack.rows} rows, its frames hold {changes}"
             raise TidegateError(msg)
 
 

@@ -22,10 +22,10 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """The size of a chunk. Only rows and bytes decide the cut, so every source and filler has the same chunks."""
 
 
-def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
+def is_filled(coordinator: Coordinator, version: int, mark: int) -> bool:
     """Whether a version is visible by now, by another fill. Raises: FencedError, StoreUnavailableError.
 
-    ``stands`` is the version that the store is marked with, instead of ``version``. Raises also: WalGapError:
+    ``mark`` is the version that the store is marked with, instead of ``version``. Raises also: WalGapError:
     the log does not have it, so no fill ends there.
     """
     pointer = coordinator.store.pointer()
@@ -38,14 +38,14 @@ def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
     if pointer.visible:
         return True
     coordinator.decisions.catch_up()
-    if stands > coordinator.last_decided:
+    if mark > coordinator.last_decided:
         raise WalGapError(
-            f"{coordinator.store.where} was being filled at version {stands}, and {coordinator.log.where}"
+            f"{coordinator.store.where} was being filled at version {mark}, and {coordinator.log.where}"
             f" ends at version {coordinator.last_decided}: it lost its end, or an older copy was put back."
             " Put the newest copy back; or, if there is none, run `tidegate drop --only-stores --store"
             f" {coordinator.endpoints.stores[0].name}=URL --force`, then this again"
         )
-    msg = f"{coordinator.store.where} is being filled at version {stands}, not {version}: tried again"
+    msg = f"{coordinator.store.where} is being filled at version {mark}, not {version}: tried again"
     raise StoreUnavailableError(msg)
 
 
@@ -89,10 +89,10 @@ def live_rows(
     """Yield the rows that live at a time, as they are stored: key group, the index of the table, batch."""
     for group, tables in rows_by_group(store, entry, range(key_groups), keep):
         for index, (table, rows) in enumerate(tables.items()):
-            at = entry.read_at(table)._replace(at_us=at_us)
+            read_at = entry.read_at(table)._replace(at_us=at_us)
             for batch in rows.take(group):
                 keep()
-                values = values_at(store.where, at, batch["key"].to_pylist(), batch["value"])
+                values = values_at(store.where, read_at, batch["key"].to_pylist(), batch["value"])
                 yield group, index, batch.filter(values.is_valid())
 
 

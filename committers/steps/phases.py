@@ -178,15 +178,15 @@ class Phases(Watch):
         took = time.perf_counter() - since
         if phase is None or self.stuck_after_s is None or took < self.stuck_after_s:
             return
-        at = Labels(self.at.namespace)
-        events.level(Gauge.STUCK_S, at, took)
+        labels = Labels(self.at.namespace)
+        events.level(Gauge.STUCK_S, labels, took)
         if took < 2 * self.alarmed_at_s:
             return
         if not self._reason and not self._asked(phase).known:
             return  # looked at again EVERY_S later
         self.alarmed_at_s = took
         if self._phase_since != since:
-            events.level(Gauge.STUCK_S, at, 0)  # the phase ended at this moment
+            events.level(Gauge.STUCK_S, labels, 0)  # the phase ended at this moment
             return
         events.count(Count.ALARMS, self.at, kind="stuck")
         usual = WAITS_FOR[phase].format(**self._names)

@@ -43,8 +43,8 @@ BEHIND_LEAST = 4
 
 def kept_by(store: Store, options: Options) -> tuple[int, int]:
     """Return how many versions stay readable, and how many behind the visible one a lease may pin."""
-    kept = store.keep_versions_default if options.keep_versions is None else options.keep_versions
-    return kept, kept + store.layers_default if options.max_layers is None else options.max_layers
+    readable = store.keep_versions_default if options.keep_versions is None else options.keep_versions
+    return readable, readable + store.layers_default if options.max_layers is None else options.max_layers
 
 
 def behind_most(store: Store, options: Options) -> int:
@@ -53,8 +53,8 @@ def behind_most(store: Store, options: Options) -> int:
     Together with an equal number that wait for the next retirement, they are about as many as a lease may
     pin.
     """
-    kept, layers = kept_by(store, options)
-    return max(BEHIND_LEAST, (layers - kept) // 2)
+    readable, layers = kept_by(store, options)
+    return max(BEHIND_LEAST, (layers - readable) // 2)
 
 
 def retire_up_to(
@@ -82,9 +82,9 @@ def retire_up_to(
     if state is None:
         return dropped
     pointer, last = store.pointer(), state.last_version
-    kept, layers = kept_by(store, options)
+    readable, layers = kept_by(store, options)
     # Not past the last version folded: an announced version with unknown changes would never be dropped.
-    horizon, target = pointer.horizon, min(pointer.visible, last) - kept + 1
+    horizon, target = pointer.horizon, min(pointer.visible, last) - readable + 1
     if horizon >= target and min(horizon, last) <= dropped:
         return dropped
     versions = (backlog or RetirementBacklog(log)).since(
@@ -102,7 +102,7 @@ def retire_up_to(
             horizon + 1,
             max_lease_s=options.max_lease_s,
             max_layers=layers,
-            keep_versions=kept,
+            keep_versions=readable,
             max_leases=options.max_leases,
         )
         if announced <= horizon:
@@ -132,7 +132,7 @@ def _drop(log: Log, store: Store, decided: DecidedVersion, stopped: Stopped) -> 
         counts = manifest.counts()
         if not store.retire(apply.stamp_of(decided), counts, changes(manifest), stopped):
             return False  # the next run does the rest
-        if any(at.expires for at in manifest.table_schemas.values()):
+        if any(table_at.expires for table_at in manifest.table_schemas.values()):
             _drop_expired(store, sum(sum(tables.values()) for tables in counts.values()), stopped)
     except WalGapError as error:
         # The horizon has passed it: no reader reads the rows it replaced, so only disk space is at stake.
@@ -145,7 +145,7 @@ def _drop(log: Log, store: Store, decided: DecidedVersion, stopped: Stopped) -> 
 def _drop_expired(store: Store, changes: int, stopped: Stopped) -> None:
     """Check more rows for expiry at the horizon, from where the last check ended."""
     rows = LOOK_AT_LEAST + LOOK_PER_CHANGE * changes
-    for at in range(0, rows, LOOK_AT_ONCE):
-        store.drop_expired(min(LOOK_AT_ONCE, rows - at))
+    for first in range(0, rows, LOOK_AT_ONCE):
+        store.drop_expired(min(LOOK_AT_ONCE, rows - first))
         if stopped():
             return

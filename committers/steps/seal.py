@@ -96,7 +96,7 @@ def _seal_once(coordinator: Coordinator, decided: DecidedVersion, manifest: Mani
     with coordinator.priority.applying():
         if small or coordinator.apply_on_executors is None:
             for work in apply.plan(manifest, decided, 1):
-                apply.do(work, coordinator.log, coordinator.store, held=coordinator.held)
+                apply.do(work, coordinator.log, coordinator.store, cached=coordinator.held)
         else:
             tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.tasks or 1))
             coordinator.apply_on_executors(apply.plan(manifest, decided, tasks))

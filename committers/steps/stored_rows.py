@@ -39,7 +39,7 @@ def copied(
 
 def stored_changes(group: int, index: int, rows: Any) -> Any:
     """Return stored rows of a key group, of the table of this index, as a record batch of ``CHANGES``."""
-    places = [pa.repeat(pa.scalar(at, pa.int32()), rows.num_rows) for at in (group, index)]
+    places = [pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows) for number in (group, index)]
     return pa.record_batch([*places, rows["key"], rows["value"]], schema=CHANGES)
 
 

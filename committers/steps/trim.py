@@ -121,16 +121,16 @@ class Trimmer:
             logger.debug("not trimmed: store %s was not given", ", ".join(sorted(strange)))
             return None
         stores = [self._store, *(self._others[name] for name in state.stores if name in self._others)]
-        found = {self._store: self._store.pointer()}
+        pointers = {self._store: self._store.pointer()}
         for store in stores[1:]:
             try:
                 if store.identity() is None:
                     return None  # not created yet, or lost: it is filled first
-                found[store] = store.pointer()
+                pointers[store] = store.pointer()
             except StoreUnavailableError as error:
                 logger.debug("not trimmed: %s", error)
                 return None
-        return found
+        return pointers
 
     def _is_due(self, state: Folded) -> bool:
         """Whether a trim is due: at a driver's start, then by versions or time, as it lists the whole log."""

@@ -40,8 +40,8 @@ def compare(
     """
     at_us = max(source.entry.decided_at_us, copy.entry.decided_at_us)
     (was, rows), (now, copied) = (
-        ({name: schema.grouped(1) for name, schema in _schemas(at).items()}, _summed(at, at_us, keep))
-        for at in (source, copy)
+        ({name: schema.grouped(1) for name, schema in _schemas(side).items()}, _summed(side, at_us, keep))
+        for side in (source, copy)
     )
     wrong = sorted(
         name

@@ -112,12 +112,12 @@ def saved_of(old: Coordinator) -> Saved:
     if not entries or entries[-1].version != pointer.visible:
         raise no_entry(store.where, pointer.visible)
     batch, unknown = _last_batch(old.log, state, entries)
-    begun = tuple(sorted(stamp.version for stamp in store.begun() if stamp.version > pointer.visible))
+    unfinished = tuple(sorted(stamp.version for stamp in store.begun() if stamp.version > pointer.visible))
     restored = any(
         isinstance(entry.origin, RestoreOrigin) and batch is not None and entry.version > batch.version
         for entry in entries
     )
-    return Saved(store, identity, entries[-1], batch, unknown, restored, fault, lost, begun)
+    return Saved(store, identity, entries[-1], batch, unknown, restored, fault, lost, unfinished)
 
 
 def _last_batch(
@@ -181,8 +181,8 @@ def _fault_of(
         state = old.decisions.catch_up()
     except (CorruptError, WalGapError) as error:
         return f"the log cannot be read: {error}", (), None
-    held = None if state is None else held_for(old.log, store, state, pointer)
-    fit = fit_of(state, identity, pointer, held)
+    part = None if state is None else held_for(old.log, store, state, pointer)
+    fit = fit_of(state, identity, pointer, part)
     if fit is Fit.OTHER_NAMESPACE:
         raise ConfigError(
             f"{described(fit, state, identity, pointer)}; to save namespace {name}, give as --wal a place"
@@ -199,7 +199,7 @@ def _fault_of(
     lost: tuple[DecidedVersion, ...] = ()
     if state.last_version > pointer.visible:
         lost = tuple(decided_versions(old.log, state, pointer.visible + 1))
-    return described(fit, state, identity, pointer, held), lost, state
+    return described(fit, state, identity, pointer, part), lost, state
 
 
 def fence(stores: Sequence[Store], writer: str) -> None:
@@ -224,7 +224,7 @@ def copies_of(saved: Saved, where: Endpoints) -> list[str]:
     The mark of the move was in the lost log; theirs is in their own logs. One whose log cannot be read is
     passed over, and only ``LOOKED_AT_MAX`` are looked at, those with the like names first.
     """
-    store, found = saved.store, []
+    store, copies = saved.store, []
     names = store.namespaces() if isinstance(store, SupportsNamespaces) else []
     stem = saved.identity.name.rpartition("_")[0] or saved.identity.name
     for name in sorted(names, key=lambda name: not name.startswith(stem))[:LOOKED_AT_MAX]:
@@ -233,8 +233,8 @@ def copies_of(saved: Saved, where: Endpoints) -> list[str]:
             contextlib.closing(open_log(where.wal, name, where.wal_options)) as log,
         ):
             if _is_moved_there(catch_up(View(), log).state, saved):
-                found.append(name)
-    return found
+                copies.append(name)
+    return copies
 
 
 def refuse_other(new: Coordinator, saved: Saved) -> None:

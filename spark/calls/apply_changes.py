@@ -86,10 +86,10 @@ def changes_call(
         value = functions.when(is_delete, json_value(sequence, flags=DELETE)).otherwise(value)
     value = cached(unordered_marked, tuple(f.name for f in keys), tuple(names), op and op.name, value)
     may_stay = [field for field in stored if field.name not in names]
-    kept = kept_columns(table, rows, may_stay, unchanged)
+    masks = kept_columns(table, rows, may_stay, unchanged)
     changes = Rows(rows, key_bytes(keys), value, tuple(column(name) for name in names))
-    if kept:
-        changes = folded(changes, stored, kept, sequence, first_names)
+    if masks:
+        changes = folded(changes, stored, masks, sequence, first_names)
     key_columns = tuple(map(schema_column, keys))
     return ApplyChanges(
         table,
@@ -99,7 +99,7 @@ def changes_call(
         key=changes.key,
         value=changes.value,
         order=changes.order,
-        partial=tuple(first_names.get(name, name) for name in kept),
+        partial=tuple(first_names.get(name, name) for name in masks),
         sequence=tuple(
             sequence_column(table, as_stored(schema_column(field), known.get(table), deletes))
             for field in sequence

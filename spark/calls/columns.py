@@ -314,13 +314,13 @@ def _outside(kind: type[types.DataType], first: Column, last: Column) -> Column:
     return (first < functions.expr(begin)) | (last >= functions.expr(end))
 
 
-NO_TIMES = Leaf(lambda kind: type(kind) in YEARS, lambda kind, at: _outside(type(kind), at, at), keys=True)
+NO_TIMES = Leaf(lambda kind: type(kind) in YEARS, lambda kind, col: _outside(type(kind), col, col), keys=True)
 """Dates and times that Python cannot represent."""
 
 
 NO_UTF8 = Leaf(
     lambda kind: isinstance(kind, types.StringType),
-    lambda _, at: ~valid_utf8(at),
+    lambda _, col: ~valid_utf8(col),
     keys=True,
 )
 """Texts that are not UTF-8."""

@@ -73,7 +73,7 @@ def kept_columns(
             f"table {table}: keep_when={brief(placeholders)} must be the placeholder of each column, as in"
             " {'body': '__debezium_unavailable_value'}"
         )
-    kept = {name: cached(_is_null, name) for name in _checked(table, rows, allowed, "ignore_nulls", nulls)}
+    masks = {name: cached(_is_null, name) for name in _checked(table, rows, allowed, "ignore_nulls", nulls)}
     for name, kind in _checked(table, rows, allowed, "keep_when", list(placeholders)).items():
         if not _fits(kind, placeholders[name]):
             raise ConfigError(
@@ -82,8 +82,8 @@ def kept_columns(
                 " make other columns null where they stay, and name them in ignore_nulls"
             )
         holds = cached(_holds, name, kind, _hashable(placeholders[name]))
-        kept[name] = cached(or_, kept[name], holds) if name in kept else holds
-    return kept
+        masks[name] = cached(or_, masks[name], holds) if name in masks else holds
+    return masks
 
 
 def _checked(
@@ -136,13 +136,13 @@ def _literal(placeholder: object) -> Column:
 def folded(
     given: Rows,
     fields: Sequence[types.StructField],
-    kept: Mapping[str, Column],
+    masks: Mapping[str, Column],
     sequence: Sequence[types.StructField],
     stored_names: Mapping[str, str],
 ) -> Rows:
-    """Fold each key's rows: of each column of ``kept`` the newest value that it does not leave as it is.
+    """Fold each key's rows: of each column of ``masks`` the newest value that it does not leave as it is.
 
-    The other columns are those of the newest row. A column of ``kept`` becomes null in the value's JSON, or
+    The other columns are those of the newest row. A column of ``masks`` becomes null in the value's JSON, or
     the object ``{"v": its value}``. With a ``sequence`` it is always ``{"v", "s", "d"}``: ``s`` is the
     sequence of its change, null if there is none after ``d``, which is that of the key's last delete. The
     delete is a row of its own, so that both are ordered as other changes are. Bad rows stay as they are.
@@ -154,15 +154,15 @@ def folded(
         functions.struct(*order, value).alias(_ORDER),
         *(column(field.name) for field in fields),
     )
-    at = cached(_struct, *(field.name for field in sequence)) if sequence else None
-    parts = {field.name: f"{_KEY} {place}" for place, field in enumerate(fields) if field.name in kept}
-    whole = [field.name for field in fields if field.name not in kept]
+    position = cached(_struct, *(field.name for field in sequence)) if sequence else None
+    parts = {field.name: f"{_KEY} {place}" for place, field in enumerate(fields) if field.name in masks}
+    whole = [field.name for field in fields if field.name not in masks]
     key_and_bad, named = cached(_groups)
     grouped = prepared.groupBy(*key_and_bad).agg(  # spark.sql.retainGroupColumns may leave the groups out
         *named,
         cached(_newest_row, *whole),
-        *cached(_newest_delete, at),
-        *(cached(_newest_value, name, kept[name], at, part) for name, part in parts.items()),
+        *cached(_newest_delete, position),
+        *(cached(_newest_value, name, masks[name], position, part) for name, part in parts.items()),
     )
     of_sequence = types.StructType(list(sequence))
     of_fields, columns = [], []
@@ -180,7 +180,7 @@ def folded(
     change = cached(_change, json_value(of_fields, stored=stored_names))
     if not sequence:
         return Rows(flat, functions.col(_KEY), change, (cached(_no_order),))
-    changes = flat.select(_KEY, cached(_both, at, change))
+    changes = flat.select(_KEY, cached(_both, position, change))
     is_there, value, by = cached(_of_change, *(field.name for field in sequence))
     return Rows(changes.where(is_there), functions.col(_KEY), value, by)
 
@@ -264,5 +264,5 @@ def _after_delete(part: Column) -> Column:
     """Return a column's newest value and its sequence; both are null if a delete of the key is newer."""
     deleted_at = functions.col(_DELETED_AT)
     is_after = deleted_at.isNull() | (part.getField("s") > deleted_at)
-    value, at = (functions.when(is_after, part.getField(name)).alias(name) for name in "vs")
-    return functions.struct(value, at, deleted_at.alias("d"))
+    value, sequence = (functions.when(is_after, part.getField(name)).alias(name) for name in "vs")
+    return functions.struct(value, sequence, deleted_at.alias("d"))

@@ -63,10 +63,10 @@ def _shares(
     )
     wishes: list[tuple[bool, bool, int, str]] = []
     for location in dict.fromkeys(executors[name] for name in names):
-        here = [name for name in names if executors[name] == location]
-        here.sort(key=lambda name: on_executor[name] <= share)  # stable: those that could keep one more first
-        lacking = at_location[location] - share * len(here)
-        for place, name in enumerate(here):
+        pool = [name for name in names if executors[name] == location]
+        pool.sort(key=lambda name: on_executor[name] <= share)  # stable: those that could keep one more first
+        lacking = at_location[location] - share * len(pool)
+        for place, name in enumerate(pool):
             stays_here, stays_on_it = place < lacking, on_executor[name] > share
             wishes.append((not stays_here, not stays_on_it, names.index(name), name))
     chosen = {name for *_, name in sorted(wishes)[:more]}

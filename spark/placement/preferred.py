@@ -256,8 +256,8 @@ def collect_at(rows: DataFrame, places: Places, runs: Runs) -> list[bytes]:
     runs.read(shuffled.rdd())
     if shuffled.getNumPartitions() != tasks:  # Spark proved it empty: there is nothing to place
         return [bytes(row.get(0)) for row in shuffled.collect()]
-    product, wanted = _product(context, shuffled, places)
-    parts = product.collectPartitions(jvm_ints(context, wanted))
+    product, picks = _product(context, shuffled, places)
+    parts = product.collectPartitions(jvm_ints(context, picks))
     return [bytes(parts[task].get(row).get(0)) for task in range(tasks) for row in range(parts[task].size())]
 
 
@@ -270,9 +270,9 @@ def placed(rows: DataFrame, places: Places) -> DataFrame:
     shuffled = internal_rows(rows)
     if shuffled.getNumPartitions() != tasks:
         return rows
-    product, wanted = _product(context, shuffled, places)
+    product, picks = _product(context, shuffled, places)
     jvm = jvm_view(context)
-    chosen = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList(wanted)).toSet()  # to Scala a set is a predicate
+    chosen = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList(picks)).toSet()  # to Scala a set is a predicate
     pruned = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(product.rdd(), chosen)
     return of_internal_rows(rows, pruned)
 
@@ -281,8 +281,8 @@ def _product(context: SparkContext, shuffled: Any, places: Places) -> tuple[Any,
     """Cross every task's rows with every executor; return also each task's preferred partition."""
     tasks, order = len(places.executors), {name: index for index, name in enumerate(places.hosts)}
     crossed = _located(context, [(b"?", preferred(name, places.hosts)) for name in order])
-    wanted = [order[name] * tasks + task for task, name in enumerate(places.executors)]
-    return crossed.cartesian(shuffled).values(), wanted
+    picks = [order[name] * tasks + task for task, name in enumerate(places.executors)]
+    return crossed.cartesian(shuffled).values(), picks
 
 
 def _rdd(rows: Any, context: SparkContext) -> Any:

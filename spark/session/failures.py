@@ -94,9 +94,9 @@ def line_of(namespace: str, batch_id: int, error: BaseException) -> str:
 def _first_of(text: str) -> str:
     """Return the line that names a foreign error: PySpark's and py4j's own lines are before it."""
     lines = text.splitlines()
-    for at, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if line.endswith("Traceback (most recent call last):"):
-            return next((raised for raised in lines[at + 1 :] if raised[:1].strip()), line)
+            return next((raised for raised in lines[index + 1 :] if raised[:1].strip()), line)
     of_java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
     return "".join([*of_java, *lines][:1])
 

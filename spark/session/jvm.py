@@ -30,8 +30,8 @@ def jvm_view(context: SparkContext) -> Any:
 def jvm_ints(context: SparkContext, numbers: list[int]) -> Any:
     """Build an ``int[]`` of the JVM."""
     array = context._gateway.new_array(context._jvm.int, len(numbers))  # type: ignore[union-attr] # noqa: SLF001
-    for at, number in enumerate(numbers):
-        array[at] = number
+    for index, number in enumerate(numbers):
+        array[index] = number
     return array
 
 

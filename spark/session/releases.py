@@ -64,15 +64,15 @@ def repartition_by_id(rows: DataFrame, partitions: int, number: Column) -> DataF
 @lru_cache(maxsize=64)
 def values_for(partitions: int) -> tuple[int, ...]:
     """Return for each partition the smallest int that ``repartition`` sends there."""
-    found = np.full(partitions, -1, np.int64)
+    values = np.full(partitions, -1, np.int64)
     begin = 0
-    while (found < 0).any():
+    while (values < 0).any():
         ints = np.arange(begin, begin + 16 * partitions, dtype=np.uint32)
         place, first = np.unique(hash_of_ints(ints).astype(np.int64) % partitions, return_index=True)
-        new = found[place] < 0
-        found[place[new]] = ints[first[new]]
+        new = values[place] < 0
+        values[place[new]] = ints[first[new]]
         begin += 16 * partitions
-    return tuple(found.tolist())
+    return tuple(values.tolist())
 
 
 def hash_of_ints(ints: Any) -> Any:

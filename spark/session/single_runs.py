@@ -61,10 +61,10 @@ class SingleRuns(Runs):
             )
         return not again
 
-    def made_again(self, earlier: range | None, begun: int) -> list[int]:
-        """Return the shuffles that were made again, sorted: of ``earlier``, after ``begun``, of the rows."""
+    def made_again(self, earlier: range | None, since: int) -> list[int]:
+        """Return the shuffles that were made again, sorted: of ``earlier``, after ``since``, of the rows."""
         try:
-            numbers = {*(earlier or ()), *range(begun + 1, self._next())} | self._of_rows()
+            numbers = {*(earlier or ()), *range(since + 1, self._next())} | self._of_rows()
             return sorted(filter(self._may_differ, numbers))
         except Py4JError as error:
             raise _unknown(error) from error
@@ -74,10 +74,10 @@ class SingleRuns(Runs):
         numbers: set[int] = set()
         todo = [] if self._rows is None else [self._rows]
         while todo:
-            found = self._scheduler.getShuffleDependenciesAndResourceProfiles(todo.pop())._1()  # noqa: SLF001
-            if found.isEmpty():
+            shuffles = self._scheduler.getShuffleDependenciesAndResourceProfiles(todo.pop())._1()  # noqa: SLF001
+            if shuffles.isEmpty():
                 continue
-            each = found.iterator()
+            each = shuffles.iterator()
             while each.hasNext():
                 shuffle = each.next()
                 if (number := int(shuffle.shuffleId())) not in numbers:
@@ -87,10 +87,10 @@ class SingleRuns(Runs):
 
     def _may_differ(self, number: int) -> bool:
         """Whether an output was lost, and no checksums prove that its second run was the same."""
-        kept = self._outputs.get(number)
-        if kept.isEmpty():
+        output = self._outputs.get(number)
+        if output.isEmpty():
             return False  # no task has run
-        shuffle = kept.get()
+        shuffle = output.get()
         lost = shuffle.mapStatusesDeleted()
         text = str(self._jvm.scala.runtime.ScalaRunTime.stringOf(lost))  # one call, however many outputs
         if not re.search(r"[(\s](?!null\b)\w", text):

@@ -79,12 +79,12 @@ def _ask(path: str) -> None:
             error,
         )
         return
-    found = f"Spark's workers would run {path}, the driver runs {sys.executable}"
+    programs = f"Spark's workers would run {path}, the driver runs {sys.executable}"
     if answer.missing:
-        raise ConfigError(f"{found}: the workers' Python has no module {answer.missing[0]}: {CURE}")
+        raise ConfigError(f"{programs}: the workers' Python has no module {answer.missing[0]}: {CURE}")
     if answer.python != sys.version_info[:2]:
-        raise ConfigError(f"{found}: it is Python {'.'.join(map(str, answer.python))}: {CURE}")
+        raise ConfigError(f"{programs}: it is Python {'.'.join(map(str, answer.python))}: {CURE}")
     if answer.tidegate != tidegate.__version__:
         raise ConfigError(
-            f"{found}: it has tidegate {answer.tidegate}, the driver has {tidegate.__version__}: {CURE}"
+            f"{programs}: it has tidegate {answer.tidegate}, the driver has {tidegate.__version__}: {CURE}"
         )

@@ -291,13 +291,13 @@ class FeedPlanner:
 
     def _of_version(self, version: int, manifest: Manifest) -> Iterator[tuple[FeedWork, int]]:
         table = self._feed.leased.at.table
-        at, dropped = manifest.table_schemas.get(table), table in (manifest.dropped or ())
-        if at is None and not dropped:
+        state, dropped = manifest.table_schemas.get(table), table in (manifest.dropped or ())
+        if state is None and not dropped:
             return
-        emptied, changes = at is None or at.start == version, manifest.changes().get(table, 0)
+        emptied, changes = state is None or state.start == version, manifest.changes().get(table, 0)
         if not changes and not emptied:
             return
-        schema = self._feed.leased.schema if at is None else self._schema(table, at, manifest, version)
+        schema = self._feed.leased.schema if state is None else self._schema(table, state, manifest, version)
         tasks = 1 if changes <= ROWS_PER_PART else self._parallelism
         fact = self._decided.recent(version)
         assert fact is not None

@@ -134,16 +134,16 @@ def lease_table(options: SourceOptions, version: int | None = None) -> LeasedTab
     """
     passed: list[str] = []
     seen: list[tuple[Identity, Pointer]] = []
-    at, followed = options, Followed.of(options.store, options.follow_redirects)
+    current, followed = options, Followed.of(options.store, options.follow_redirects)
     while True:
         try:
-            return _lease_in(at, version, seen)
+            return _lease_in(current, version, seen)
         except StoreRemovedError as removed:
             if options.follow_redirects is False:
                 raise
-            passed.append(place_of(at.store))
+            passed.append(place_of(current.store))
             successor = with_login_of(options.store, checked_successor(passed, removed, followed))
-            at = dataclasses.replace(at, store=successor)
+            current = dataclasses.replace(current, store=successor)
 
 
 def _lease_in(
@@ -173,27 +173,27 @@ def _leased(
     """Take the lease and return the table. Raises: as ``lease_table``, after a release of the lease."""
     store, identity = reader.store, reader.identity
     pointer = store.pointer()
-    for there, before in seen:
-        if there.uuid != identity.uuid:
+    for earlier, before in seen:
+        if earlier.uuid != identity.uuid:
             raise ConfigError(
                 f"{store.where}: the note of a removed store names this one as its successor, and another"
-                f" namespace is here ({identity.uuid}, not {there.uuid}): give the right store"
+                f" namespace is here ({identity.uuid}, not {earlier.uuid}): give the right store"
             )
         rules.check_seen(store.where, before, pointer)
     if pointer.is_removed:
         seen.append((identity, pointer))
     rules.check_followed(store.where, pointer)
-    wanted = version or options.version or rules.newest_of(pointer, options.namespace)
+    chosen = version or options.version or rules.newest_of(pointer, options.namespace)
     if options.as_of is not None:
-        wanted = run(reader.version_as_of(options.as_of, pointer))
-    rules.check_is_visible(wanted, pointer.visible, options.namespace)
-    if not wanted:
+        chosen = run(reader.version_as_of(options.as_of, pointer))
+    rules.check_is_visible(chosen, pointer.visible, options.namespace)
+    if not chosen:
         raise visible.no_version_yet(options.namespace)
-    lease = Lease(f"spark-{reader.clock.new_id()}", wanted)
+    lease = Lease(f"spark-{reader.clock.new_id()}", chosen)
     try:
         run(pin(store, lease, options.lease_s))
-        rules.check_kept(store.where, wanted, store.pointer().horizon)
-        view = run(reader.table(run(reader.entry(wanted)), options.table, lambda: None)).view
+        rules.check_kept(store.where, chosen, store.pointer().horizon)
+        view = run(reader.table(run(reader.entry(chosen)), options.table, lambda: None)).view
     except BaseException:
         with contextlib.suppress(TidegateError):
             store.release(lease.lease_id)

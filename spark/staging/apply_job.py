@@ -34,14 +34,14 @@ def apply_on_executors(
 
     def run(works: Sequence[ApplyWork]) -> None:
         parts = [_encoder.encode(work) for work in works]
-        at = places()
+        preferred = places()
         with typed():
-            if at is None or any(work.end_group > at.key_groups for work in works):
+            if preferred is None or any(work.end_group > preferred.key_groups for work in works):
                 numbers = session().range(0, len(parts), 1, len(parts))
                 numbers.mapInArrow(_numbered(parts, told(_tasks(endpoints))), "first_group int").collect()
             else:
-                wanted = [at.location_of(work.first_group) for work in works]
-                map_at(session().sparkContext, list(zip(parts, wanted, strict=True)), told(_tasks(endpoints)))
+                hosts = [preferred.location_of(work.first_group) for work in works]
+                map_at(session().sparkContext, list(zip(parts, hosts, strict=True)), told(_tasks(endpoints)))
 
     return run
 

@@ -149,9 +149,9 @@ class Deltas:
         first = works[0]
         fields = {name: each for work in works for name, each in work.table.fields.items()}
         types = {name: each for work in works for name, each in work.table.types.items()}
-        asked = [ReducedColumn(field, types[name], "last") for name, field in fields.items()]
+        reduced = [ReducedColumn(field, types[name], "last") for name, field in fields.items()]
         of = _Keyed(first.base, first.base_key_types)
-        columns = dict(zip(fields, parse_state(of, keys, values, asked), strict=True)) if asked else {}
+        columns = dict(zip(fields, parse_state(of, keys, values, reduced), strict=True)) if reduced else {}
         if of_key := [name for name in types if name not in fields]:
             decoded: list[Any] = [decode_key(key, first.base_key_types) for key in keys.to_pylist()]
             tuples = decoded if len(first.base_key) > 1 else [(key,) for key in decoded]
@@ -187,10 +187,10 @@ class Deltas:
         """Yield the index of each derived table, and batches of ``PARTS``."""
         for work in self._works:
             stride = self._spec.stride(work.table.name)
-            kept = self._kept[work.index]
-            if not kept:
+            pieces = self._kept[work.index]
+            if not pieces:
                 continue
-            for batch in _added(work, kept).to_batches(max_chunksize=ROWS_AT_ONCE):
+            for batch in _added(work, pieces).to_batches(max_chunksize=ROWS_AT_ONCE):
                 totals = _unless_zero(batch)
                 keys = _keys_of(work.table, totals)
                 groups = key_group_of_each(keys.to_pylist(), self._spec.key_groups, stride)
@@ -285,11 +285,11 @@ def _unpacked(table: DerivedTable, packed: Any) -> dict[str, Any]:
         if is_summed:
             types[f"s{place}"] = pa.decimal256(WIDE, scale)
     rows = _bytes_of(packed.cast(pa.binary(sum(kind.bit_width // 8 for kind in types.values()))))
-    made, at = {}, 0
+    made, start = {}, 0
     for name, kind in types.items():
-        end = at + kind.bit_width // 8
-        content = pa.py_buffer(rows[:, at:end].tobytes())
-        made[name], at = pa.Array.from_buffers(kind, len(rows), [None, content]), end
+        end = start + kind.bit_width // 8
+        content = pa.py_buffer(rows[:, start:end].tobytes())
+        made[name], start = pa.Array.from_buffers(kind, len(rows), [None, content]), end
     return made
 
 

@@ -249,20 +249,20 @@ class SparkBarrier:
         merged: dict[int, MergedTable] = {}
         for number, call in enumerate(self.calls):
             schema = self.tables[call.table].schema
-            at = self._index(call.table), call.table, self._start(call.table)
+            target = self._index(call.table), call.table, self._start(call.table)
             match call:
                 case Reduce():
-                    merged[number] = ReduceStep(*at, call.reduced, tuple(schema.key_types))
+                    merged[number] = ReduceStep(*target, call.reduced, tuple(schema.key_types))
                 case UpsertNewer():
-                    merged[number] = NewerTable(*at, call.newer_by, tuple(schema.key_types))
+                    merged[number] = NewerTable(*target, call.newer_by, tuple(schema.key_types))
                 case Patch():
                     columns = tuple(column.field for column in schema.value)
-                    merged[number] = PatchedTable(*at, columns, frozenset(call.partial))
+                    merged[number] = PatchedTable(*target, columns, frozenset(call.partial))
                 case ApplyChanges():
                     deletes = deleted_table(call.table)
                     deletes_at = self._index(deletes), self._start(deletes)
                     types = tuple(schema.key_types)
-                    merged[number] = ChangedTable(*at, *deletes_at, call.sequence, types, call.partial)
+                    merged[number] = ChangedTable(*target, *deletes_at, call.sequence, types, call.partial)
                 case _:
                     pass
         return merged

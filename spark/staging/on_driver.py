@@ -96,14 +96,14 @@ class KeptLog:
 
     def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
         """As ``Log.stage``."""
-        kept: list[bytes] = []
-        addresses = self._coordinator.log.stage(segment, _keeping(blobs, kept))
-        self._coordinator.held = {**self._coordinator.held, **dict(zip(addresses, kept, strict=True))}
+        contents: list[bytes] = []
+        addresses = self._coordinator.log.stage(segment, _keeping(blobs, contents))
+        self._coordinator.held = {**self._coordinator.held, **dict(zip(addresses, contents, strict=True))}
         return addresses
 
 
-def _keeping(blobs: Iterable[bytes], kept: list[bytes]) -> Iterator[bytes]:
+def _keeping(blobs: Iterable[bytes], contents: list[bytes]) -> Iterator[bytes]:
     """Yield the blobs unchanged, keeping a reference to each."""
     for blob in blobs:
-        kept.append(blob)
+        contents.append(blob)
         yield blob

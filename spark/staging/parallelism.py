@@ -37,8 +37,8 @@ def tasks_for(options: Options, session: Any, key_groups: int = KEY_GROUPS_MAX) 
 
 def warn_of_imbalance(namespace: str, tasks: int, key_groups: int) -> None:
     """Log a warning if a task has over ``IMBALANCE_MAX`` more key groups than another."""
-    if found := imbalance_of(tasks, key_groups):
-        logger.warning("namespace %s: %s", namespace, found)
+    if imbalance := imbalance_of(tasks, key_groups):
+        logger.warning("namespace %s: %s", namespace, imbalance)
 
 
 def slots_now(context: SparkContext) -> int:

@@ -61,5 +61,5 @@ def take(session: Any, attempt: str) -> list[StateReads]:
     if reads is None:
         return []
     noted = reads.value
-    found = [noted.pop(key) for key in list(noted) if key[0] == attempt]
-    return [msgpack_decoder(StateReads).decode(one) for one in found]
+    encoded = [noted.pop(key) for key in list(noted) if key[0] == attempt]
+    return [msgpack_decoder(StateReads).decode(one) for one in encoded]

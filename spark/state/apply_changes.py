@@ -152,8 +152,8 @@ def _whole(
     values = rows["v"].to_pylist()
     is_delete = deletes.to_pylist()
     given = [
-        None if gone else FIELDS.decode(memoryview(value)[1:])
-        for value, gone in zip(values, is_delete, strict=True)
+        None if deleted else FIELDS.decode(memoryview(value)[1:])
+        for value, deleted in zip(values, is_delete, strict=True)
     ]
     changes = {
         name: [None if row is None else FIELDS.decode(row[name]) for row in given] for name in table.partial
@@ -166,9 +166,9 @@ def _whole(
 
     taken: dict[str, list[bool]] = {}
     for name, cells in changes.items():
-        has_one, at = sequences("s", cells)
-        later, equal = _compared(at, theirs)
-        after = pc.and_(pc.or_(later, equal), _compared(at, of_deletes)[0])
+        has_one, changed_at = sequences("s", cells)
+        later, equal = _compared(changed_at, theirs)
+        after = pc.and_(pc.or_(later, equal), _compared(changed_at, of_deletes)[0])
         taken[name] = pc.and_(has_one, after).to_pylist()
     has_delete, deleted_at = sequences("d", changes[table.partial[0]])
     later, equal = _compared(deleted_at, theirs)

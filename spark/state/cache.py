@@ -149,7 +149,7 @@ def total_reads(acks: list[StateReads]) -> StateReads:
 
 def cache_place(state: Folded, links: LinksAt, options: Options) -> CachePlace:
     """Return the hosts' caches of state that hold at the base version."""
-    starts = {name: at.start for name, at in state.tables.items()}
+    starts = {name: table_at.start for name, table_at in state.tables.items()}
     of_host = options.state_cache_bytes, links.behind, state.decided_at_us
     spec = CacheSpec(state.last_version, links.links, starts, state.key_groups, *of_host)
     # Without the option each host has its own temporary folder, which is determined there, not here.

@@ -141,9 +141,9 @@ class BaseState:
 
     def counts(self, index: int) -> list[int]:
         """Return the items per old instance; with the same parallelism only this instance's is read."""
-        asked = [index] if self.before == self._work.parallelism else list(range(self.before))
+        instances = [index] if self.before == self._work.parallelism else list(range(self.before))
         counts = [0] * self.before
-        for instance, row in zip(asked, self._instances(asked), strict=True):
+        for instance, row in zip(instances, self._instances(instances), strict=True):
             if row is None or row["parallelism"] != self.before:
                 raise self._corrupt(f"the row of instance {instance} of {self.before} is {row}")
             counts[instance] = int(row["items"])
@@ -153,10 +153,10 @@ class BaseState:
         """Return the items of these runs, in order. Raises: CorruptError, one is missing."""
         places = [(run.instance, item) for run in runs for item in range(run.first, run.end)]
         items = []
-        for at in range(0, len(places), READ_AT_ONCE):
-            asked = places[at : at + READ_AT_ONCE]
-            keys = [item_key(*place) for place in asked]
-            for place, key, value in zip(asked, keys, self._get(self._work.table, keys, 1), strict=True):
+        for index in range(0, len(places), READ_AT_ONCE):
+            chunk = places[index : index + READ_AT_ONCE]
+            keys = [item_key(*place) for place in chunk]
+            for place, key, value in zip(chunk, keys, self._get(self._work.table, keys, 1), strict=True):
                 if value is None:
                     raise self._corrupt(f"item {place[1]} of instance {place[0]} is not there")
                 if self._work.migrated is None:
@@ -178,8 +178,8 @@ class BaseState:
         return values
 
     def _corrupt(self, what: str) -> CorruptError:
-        at = f"local state {self._work.name}: at version {self._work.base_version}"
-        return CorruptError(f"{at} {what}; run `tidegate verify`")
+        where = f"local state {self._work.name}: at version {self._work.base_version}"
+        return CorruptError(f"{where} {what}; run `tidegate verify`")
 
 
 # -- one instance ---------------------------------------------------------------------------------

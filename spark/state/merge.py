@@ -88,7 +88,7 @@ def merge_with(
     took = [0.0] * len(tables) if spent is None else spent
 
     def counted(reading: ReadState) -> ReadState:
-        return lambda *asked: chunks.counted(reading(*asked))
+        return lambda *request: chunks.counted(reading(*request))
 
     def merge(batch: Any) -> Iterator[Any]:
         for part in chunks.of(batch):

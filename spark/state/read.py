@@ -22,9 +22,9 @@ def uncached(state: StateAt, at_us: int) -> ReadState:
     """Return a read of every key past the caches; before the first version there is no state."""
 
     def read(table: str, start: int, rows: Any) -> Any:
-        at = ReadAt(table, state.base_version, start, at_us=at_us)
+        read_at = ReadAt(table, state.base_version, start, at_us=at_us)
         stored = state.get_stored(table, start, rows)
-        return values_at(state.store.where, at, rows["k"].to_pylist(), stored)
+        return values_at(state.store.where, read_at, rows["k"].to_pylist(), stored)
 
     return read
 
@@ -48,11 +48,11 @@ class ReadChunks:
 
     def of(self, rows: Any) -> Iterator[Any]:
         """Yield the rows part by part; the state of each must be read before the next is requested."""
-        at = 0
-        while at < len(rows):
-            part, self._bytes = rows.slice(at, self._rows), 0
+        offset = 0
+        while offset < len(rows):
+            part, self._bytes = rows.slice(offset, self._rows), 0
             yield part
-            at += len(part)
+            offset += len(part)
             self._rows = max(1, CHUNK_BYTES * len(part) // max(1, self._bytes))
 
     def counted(self, values: Any) -> Any:

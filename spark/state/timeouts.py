@@ -102,8 +102,8 @@ class TimeoutQueue:
 
         Raises: CorruptError, a row of the queue is missing or cannot be right; errors of the store.
         """
-        for at in range(0, len(self._groups), READ_AT_ONCE):
-            some = self._groups[at : at + READ_AT_ONCE]
+        for index in range(0, len(self._groups), READ_AT_ONCE):
+            some = self._groups[index : index + READ_AT_ONCE]
             for group, content in zip(some, self._stored([(group, *TIMES) for group in some]), strict=True):
                 listed = [] if content is None else self._decoded(content, list[Parts])
                 self._times[group] = {parts.due_us: parts for parts in listed}

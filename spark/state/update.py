@@ -146,15 +146,15 @@ def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, output: OutputRo
     """
     table = work.index(work.table)
     any_value = msgspec.structs.replace(work.spec, value_bytes_max=sys.maxsize)
-    wanted = 1 if work.spec.quarantine is None else ROWS_MAX + 1
+    limit = 1 if work.spec.quarantine is None else ROWS_MAX + 1
     for unchecked in batches:
         batch = unchecked.cast(ROWS)
         checked = batch.append_column("t", pa.repeat(pa.scalar(table, pa.int32()), len(batch)))
         bad = bad_rows(checked, any_value)
-        for one in bad[:wanted]:
+        for one in bad[:limit]:
             row = batch["v"][one.row].as_py()
             output.add(table, batch["k"][one.row].as_py(), row if row.startswith(MARKS) else VALUE + row)
-        wanted = max(0, wanted - len(bad))
+        limit = max(0, limit - len(bad))
         if bad:
             keep = np.ones(len(batch), dtype=bool)
             keep[[one.row for one in bad]] = False

@@ -194,12 +194,12 @@ def _with(folder: Path, chain: Chain, link: Link, cause: str, keep: int) -> Back
     sync_folder(folder)
     links = (*chain.links, link)
     fulls = [number for number, each in enumerate(links) if each.kind == FULL]
-    kept = Chain(chain.namespace, chain.uuid, chain.key_groups, links[fulls[-keep:][0] :])
-    rehearse(folder, kept, link.version, sample=True)
-    write_chain(folder, kept)
-    removed = [each.name for each in links if each not in kept.links]
-    remove_leftovers(folder, kept)
-    return BackedUp(link.version, link, cause, removed, kept)
+    retained = Chain(chain.namespace, chain.uuid, chain.key_groups, links[fulls[-keep:][0] :])
+    rehearse(folder, retained, link.version, sample=True)
+    write_chain(folder, retained)
+    removed = [each.name for each in links if each not in retained.links]
+    remove_leftovers(folder, retained)
+    return BackedUp(link.version, link, cause, removed, retained)
 
 
 # -- an increment --------------------------------------------------------------------------------------
@@ -277,12 +277,12 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
     """Write all rows of the entry's version. ``last`` is the version at which the chain ends."""
     part = folder / PART
     remove_folder(part)
-    held = VersionPin(store, entry.version, Clock(), EXPORT)  # first: a long log is folded for a while
+    pin = VersionPin(store, entry.version, Clock(), EXPORT)  # first: a long log is folded for a while
     try:
-        view = _fold_to(log, identity.name, entry, held)
+        view = _fold_to(log, identity.name, entry, pin)
         written = export(store, identity, entry.version, part)
     finally:
-        held.give_back()
+        pin.give_back()
     state = view.state
     assert state is not None, "the fold has the entry's version"
     place = Place(encode_record(summary_of(state)), view.position, entry, *_source_offsets(log, state, entry))
@@ -293,14 +293,14 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
     return Link(FULL, after, entry.version, entry.decided_at_us, size, rows, digest_of(part, FULL))
 
 
-def _fold_to(log: Log, name: str, entry: CatalogEntry, held: VersionPin) -> View:
+def _fold_to(log: Log, name: str, entry: CatalogEntry, pin: VersionPin) -> View:
     """Fold the log up to the decision of the version after the entry's.
 
     Raises: WalGapError: log and store do not fit.
     """
     view = View()
     for _, following in fold_to(view, log.decisions(), entry.version, log.where):
-        held.keep()
+        pin.keep()
         view = following
     decided = view.state.recent[-1] if view.state and view.state.recent else None
     if decided is None or (decided.version, decided.digest) != (entry.version, entry.digest):

@@ -224,18 +224,18 @@ def _trimmed(state: Folded) -> Folded:
     return msgspec.structs.replace(state, recent=recent, stores=())
 
 
-def _compare(coordinator: Coordinator, state: Folded, kept: BatchOrigin | None, part: Rows) -> None:
+def _compare(coordinator: Coordinator, state: Folded, origin: BatchOrigin | None, part: Rows) -> None:
     """Compare a restored namespace with the fold and the rows of the backup. Raises: CorruptError."""
     store, folded = coordinator.store, coordinator.folded
     visible = store.pointer().visible
     (entry,) = store.catalog(visible, visible)
     followed = last_followed(folded)
     facts = (folded.lineage, set(folded.once), None if followed is None else followed.origin)
-    if facts != (state.lineage, set(state.once), kept) or folded.generation < state.generation:
+    if facts != (state.lineage, set(state.once), origin) or folded.generation < state.generation:
         raise CorruptError("the query that is followed, its last batch or the tokens are not the backup's")
     made = queues_of(state.tables).keys() - state.tables.keys()  # by the restore, of the due times
-    shown, known = {name: at for name, at in entry.tables.items() if name not in made}, store.schemas()
-    schemas = {at.schema_id for at in state.tables.values()}
+    shown, known = {name: t for name, t in entry.tables.items() if name not in made}, store.schemas()
+    schemas = {t.schema_id for t in state.tables.values()}
     if _tables_at(shown) != _tables_at(state.tables) or not schemas <= known.keys():
         raise CorruptError("its tables, or their columns, are not the backup's")
     for table in shown:
@@ -244,17 +244,17 @@ def _compare(coordinator: Coordinator, state: Folded, kept: BatchOrigin | None, 
             for group, batch in store.scan_groups_stored(entry.read_at(table), range(state.key_groups))
             for row in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
         )
-        wanted = (
+        expected = (
             row
             for batch in part.get(table, ())
             for row in zip(*(column.to_pylist() for column in _live(batch, entry).columns), strict=True)
         )
-        if sorted(rows) != sorted(wanted):
+        if sorted(rows) != sorted(expected):
             raise CorruptError(f"the rows of table {table} are not the backup's")
 
 
 def _tables_at(tables: Mapping[str, TableAt]) -> dict[str, tuple[str, int]]:
-    return {name: (at.schema_id, at.apart) for name, at in tables.items()}
+    return {name: (table_at.schema_id, table_at.apart) for name, table_at in tables.items()}
 
 
 def _live(batch: Any, entry: CatalogEntry) -> Any:

@@ -232,24 +232,24 @@ def _refuse_if_another_shows(coordinator: Coordinator, uuid: str, version: int) 
     Versions up to ``version``, the backup's, of the log's namespace stay.
     """
     name = coordinator.endpoints.namespace
-    for at, store in zip(coordinator.endpoints.also, coordinator.others, strict=True):
+    for ref, store in zip(coordinator.endpoints.also, coordinator.others, strict=True):
         try:
             identity = store.identity()
             visible = store.pointer().visible if identity else 0
         except StoreUnavailableError as error:
-            logger.warning("store %s may show more than the backup, and does not answer: %s", at.name, error)
+            logger.warning("store %s may show more than the backup, and does not answer: %s", ref.name, error)
             continue
         if identity is None or (identity.uuid == uuid and visible <= version):
             continue
-        shows = f"store {at.name} ({store.where}) still shows version {visible} of namespace {name}"
-        held = ", which the backup has" if visible <= version else ", which the restored namespace would lose"
+        shows = f"store {ref.name} ({store.where}) still shows version {visible} of namespace {name}"
+        fate = ", which the backup has" if visible <= version else ", which the restored namespace would lose"
         if identity.uuid == uuid:
-            keep = f"put it first, before the empty one, which is filled then: {fills_from(coordinator, at)}"
+            keep = f"put it first, before the empty one, which is filled then: {fills_from(coordinator, ref)}"
         else:
             keep = f"`tidegate relog --namespace {name} --to NEW` with this store alone keeps it"
         raise ConfigError(
-            f"{shows}{held}: {keep}; or remove that copy: `tidegate drop --namespace {name} --only-stores"
-            f" --store {at.name}=URL --force`, then this again. Nothing was written"
+            f"{shows}{fate}: {keep}; or remove that copy: `tidegate drop --namespace {name} --only-stores"
+            f" --store {ref.name}=URL --force`, then this again. Nothing was written"
         )
 
 
@@ -281,22 +281,22 @@ def _refuse_other_history(coordinator: Coordinator, reached: Reached, folder: Pa
 
 def _refuse_other_version(coordinator: Coordinator, reached: Reached, folder: Path) -> None:
     """Refuse a log that a restore of another version of this backup has begun. Raises: ConfigError."""
-    state, wanted = coordinator.folded, reached.decided.version
+    state, target = coordinator.folded, reached.decided.version
     for decided in state.recent:
         if not isinstance(decided.origin, RestoreOrigin) and decided.version != state.last_version:
             continue
         version = decided.origin.version if isinstance(decided.origin, RestoreOrigin) else decided.version
         known = recent_version(state, version)
         try:
-            held = reached_at(folder, version).decided
+            of_backup = reached_at(folder, version).decided
         except ConfigError:  # the backup does not have it
             continue
-        if known is not None and known.digest == digest_of_restored(held.digest, state.namespace):
+        if known is not None and known.digest == digest_of_restored(of_backup.digest, state.namespace):
             raise ConfigError(
                 f"{coordinator.log.where} was begun by a restore of version {version} of {folder}, and"
                 f" {coordinator.store.where} shows nothing yet: `tidegate restore-from"
                 f" {shlex.quote(str(folder))} --to {version}` completes it. For version"
-                f" {wanted} first remove what was begun: `tidegate drop --namespace {state.name} --force`;"
+                f" {target} first remove what was begun: `tidegate drop --namespace {state.name} --force`;"
                 " nothing was written"
             )
 
@@ -307,15 +307,15 @@ def _refuse_other_version(coordinator: Coordinator, reached: Reached, folder: Pa
 def _continue(coordinator: Coordinator, contents: Contents) -> None:
     """Fill the store at its horizon, from the backup and the log, and apply the versions after it."""
     store, version, rows = coordinator.store, contents.reached.decided.version, contents.rows
-    last, begun = coordinator.folded.last_version, store.pointer().filling_at
-    if 0 < begun < version and any(stamp.version > begun for stamp in store.begun()):
+    last, mark = coordinator.folded.last_version, store.pointer().filling_at
+    if 0 < mark < version and any(stamp.version > mark for stamp in store.begun()):
         raise ConfigError(
-            f"{store.where} was being filled at version {begun}, from an older backup or another store: run"
+            f"{store.where} was being filled at version {mark}, from an older backup or another store: run"
             f" `{_drop_of_primary(coordinator)} --force`, then this again"
         )
     horizon = last if isinstance(store, SupportsRebuild) else max(first_kept(coordinator), version)
-    if begun >= version:
-        horizon = begun
+    if mark >= version:
+        horizon = mark
     versions = decided_versions_from(coordinator.decisions, version + 1, store.where)
     rows.read(coordinator.log, itertools.islice(versions, horizon - version))
     if horizon == version:
@@ -385,7 +385,7 @@ def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
     uuid, name = new_uuid(coordinator.clock), coordinator.endpoints.namespace
 
     def first() -> Folded:
-        names = sorted(at.name for at in coordinator.endpoints.stores)
+        names = sorted(ref.name for ref in coordinator.endpoints.stores)
         recent = _placed_again(coordinator, contents.reached, uuid)
         return msgspec.structs.replace(
             contents.reached.state,

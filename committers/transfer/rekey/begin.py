@@ -57,7 +57,7 @@ def makes_again(old: Coordinator, new: Coordinator) -> str:
     is_known = made is not None and (has is None or has.key_groups != made.key_groups)
     force, groups = "" if state else " --force", made.key_groups if made and is_known else "N"
     listed = () if state is None else state.stores
-    is_more = {*listed} - {at.name for at in new.endpoints.stores}
+    is_more = {*listed} - {ref.name for ref in new.endpoints.stores}
     stores = "".join(f" --store {name}=URL" for name in listed) if is_more else ""
     return (
         f"`tidegate drop --namespace {to}{force}{stores}`, then `tidegate rekey --namespace {name} --to {to}"
@@ -110,7 +110,7 @@ def begin(old: Coordinator, new: Coordinator, version: int, key_groups: int) -> 
         digest_after(state.digest, uuid.encode()),
         lineage=state.lineage,
         generation=state.generation,
-        batches={name: at for name, at in state.batches.items() if batch is None or name != state.lineage},
+        batches={name: ids for name, ids in state.batches.items() if batch is None or name != state.lineage},
         decided_at_us=state.decided_at_us,
         once=(*own_tokens(state), once_key(ImportOrigin(source.token))),
     )

@@ -109,7 +109,7 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
             " made whole: run this command again to move it"
         )
     last, copied = old.folded.last_version, new.folded.last_version
-    pins = [VersionPin(at.store, version, new.clock, "rekey") for at, version in ((old, last), (new, copied))]
+    pins = [VersionPin(c.store, version, new.clock, "rekey") for c, version in ((old, last), (new, copied))]
 
     def keep() -> None:
         for pin in pins:
@@ -118,12 +118,12 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
     try:
         source_last, copy_last = (
             VersionOf(
-                at.endpoints.namespace,
-                at.store,
-                without_queues(*at.store.catalog(version, version)),
-                at.folded.key_groups,
+                c.endpoints.namespace,
+                c.store,
+                without_queues(*c.store.catalog(version, version)),
+                c.folded.key_groups,
             )
-            for at, version in ((old, last), (new, copied))
+            for c, version in ((old, last), (new, copied))
         )
         rows = compare(source_last, copy_last, keep, lambda: makes_again(old, new))
         _make_whole(new, source, copied)
@@ -193,12 +193,12 @@ def _refuse_lost_log(old: Coordinator, new: Coordinator) -> None:
 
 
 def _wanted(old: Coordinator, new: Coordinator) -> int:
-    wanted, has = new.options.key_groups, old.folded.key_groups
-    if wanted is None or wanted == has:
+    key_groups, has = new.options.key_groups, old.folded.key_groups
+    if key_groups is None or key_groups == has:
         raise ConfigError(
             f"namespace {old.endpoints.namespace} has {has} key groups: give another number with --key-groups"
         )
-    return check_key_groups(wanted)
+    return check_key_groups(key_groups)
 
 
 def _copied(new: Coordinator, source: Source) -> int:
@@ -219,12 +219,12 @@ def _versions(old: Coordinator, new: Coordinator, first: int, last: int) -> list
             f" {first - 1} of namespace {old.endpoints.namespace}: the log lost decisions, or somebody"
             f" wrote into the copy; {makes_again(old, new)}"
         )
-    found = [one for one in decided_versions(old.log, old.folded, first) if one.version <= last]
-    if [one.version for one in found] != list(range(first, last + 1)):
+    versions = [one for one in decided_versions(old.log, old.folded, first) if one.version <= last]
+    if [one.version for one in versions] != list(range(first, last + 1)):
         raise WalGapError(
             f"{old.log.where} no longer has the decision of version {first}; {makes_again(old, new)}"
         )
-    return found
+    return versions
 
 
 def _follow_one(old: Coordinator, new: Coordinator, decided: DecidedVersion) -> None:

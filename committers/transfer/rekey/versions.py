@@ -64,13 +64,13 @@ def dealt(
 
 def without_queues(entry: CatalogEntry) -> CatalogEntry:
     """Return the entry without the queues of timeouts, which the version that makes a copy whole brings."""
-    shown = {table: at for table, at in entry.tables.items() if not is_queue(table)}
+    shown = {table: table_at for table, table_at in entry.tables.items() if not is_queue(table)}
     return msgspec.structs.replace(entry, tables=shown)
 
 
 def schemas_of(store: Store, entry: CatalogEntry) -> dict[str, TableSchema]:
     """Return the schema of each table of a version but the queues. Raises: ConfigError: one is missing."""
-    shown = {table: at for table, at in entry.tables.items() if not is_queue(table)}
+    shown = {table: table_at for table, table_at in entry.tables.items() if not is_queue(table)}
     return schemas_by_table(store.where, entry.version, shown, store.schemas())
 
 
@@ -107,7 +107,7 @@ def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) 
     _take_lineage(old, new, decided)
     manifest = read_manifest(old.log, decided)
     written = {name: manifest.table_schemas[name] for name in manifest.tables if not is_queue(name)}
-    schemas = {name: manifest.schemas[at.schema_id] for name, at in written.items()}
+    schemas = {name: manifest.schemas[table_at.schema_id] for name, table_at in written.items()}
     tables = {
         name: table._replace(starts=written[name].start == decided.version)
         for name, table in copied(

@@ -33,8 +33,8 @@ def planned_batch(checkpoint: str) -> BatchContext:
     files, root = _files_at(checkpoint)
     try:
         lineage = json.loads(_text(files, f"{root}/metadata"))["id"]
-        found = files.get_file_info(fs.FileSelector(f"{root}/offsets"))
-        number = max(int(file.base_name) for file in found if file.base_name.isdecimal())
+        entries = files.get_file_info(fs.FileSelector(f"{root}/offsets"))
+        number = max(int(file.base_name) for file in entries if file.base_name.isdecimal())
         version, _, *each = _text(files, f"{root}/offsets/{number}").split("\n")
         (committed,) = files.get_file_info([f"{root}/commits/{number}"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -53,7 +53,7 @@ def planned_batch(checkpoint: str) -> BatchContext:
             " written. Start a new checkpoint with spark.sql.streaming.offsetLog.formatVersion=1"
         )
     offsets = f"[{', '.join(each)}]"
-    notes = [line for at in file_offsets(offsets) for line in _noted(files, root, *at)]
+    notes = [line for offset in file_offsets(offsets) for line in _noted(files, root, *offset)]
     return BatchContext(lineage, "", number, offsets, fingerprint_of(offsets, notes))
 
 
@@ -83,10 +83,10 @@ def _text(files: Any, path: str) -> str:
 def _noted(files: Any, root: str, place: int, number: int) -> Iterator[str]:
     """Yield a file source's note of this offset: one line of JSON per file."""
     names = [f"{root}/sources/{place}/{number}", f"{root}/sources/{place}/{number}.compact"]
-    for found in files.get_file_info(names):  # every tenth note repeats all earlier ones
-        if found.type == fs.FileType.File:
-            with files.open_input_file(found.path) as file:
-                yield from _last_lines(file, found.size, number)
+    for info in files.get_file_info(names):  # every tenth note repeats all earlier ones
+        if info.type == fs.FileType.File:
+            with files.open_input_file(info.path) as file:
+                yield from _last_lines(file, info.size, number)
 
 
 def _last_lines(file: Any, length: int, number: int) -> list[str]:

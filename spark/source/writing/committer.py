@@ -56,16 +56,16 @@ def commit_staged(write: Write, staged: Sequence[Staged], batch_id: int) -> None
             f"the tasks of batch {batch_id} staged by {len(plans)} plans, or another batch: nothing was"
             " decided. Start the query again, which stages the batch once more"
         )
-    if not _kept or _kept[0].key != (os.getpid(), write):
+    if not _committers or _committers[0].key != (os.getpid(), write):
         forget_committer()
-        _kept.append(Committer(write))
-    _kept[0].commit(staged)
+        _committers.append(Committer(write))
+    _committers[0].commit(staged)
 
 
 def forget_committer() -> None:
     """Close the committer of this process, if there is one."""
-    while _kept:
-        _kept.pop().release()
+    while _committers:
+        _committers.pop().release()
 
 
 class Committer:
@@ -106,10 +106,10 @@ class Committer:
         The query may have run by ``foreachBatch`` meanwhile, or the namespace was dropped and made again. The
         plan's own process opens the namespace where a store was lost.
         """
-        kept, batch = self._writer, staged.batch
-        if kept is not None:
-            other = kept.coordinator.folded.last_version != staged.base_version
-            if other or kept.coordinator.epoch < staged.epoch:
+        writer, batch = self._writer, staged.batch
+        if writer is not None:
+            other = writer.coordinator.folded.last_version != staged.base_version
+            if other or writer.coordinator.epoch < staged.epoch:
                 self.release()
         if self._writer is None:
             connections = self._write.connections(self._reporter, self._published)
@@ -157,5 +157,5 @@ class Committer:
         self._reporter.published(fact, manifest, cast("Phases", watch))  # each commit is watched so
 
 
-_kept: list[Committer] = []
+_committers: list[Committer] = []
 """The one open committer of this process."""

@@ -79,7 +79,7 @@ class WriteOptions:
         places = [given.get(name, "") for name in ("walOptions", "storeOptions")]
         store = _value(given["store"]) if given["store"].startswith("[") else given["store"]
         endpoints = Endpoints.of(given["namespace"], given["wal"], store, *map(_client_options, places))
-        if any(url.startswith("memory:") for url in (endpoints.wal, *(at.url for at in endpoints.stores))):
+        if any(url.startswith("memory:") for url in (endpoints.wal, *(ref.url for ref in endpoints.stores))):
             raise ConfigError(
                 "writeStream.format('tidegate') writes in several processes, which share no memory:// log or"
                 " store: give others, such as file:// and sqlite://. Nothing was written"

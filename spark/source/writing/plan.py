@@ -154,7 +154,7 @@ class Planner:
         )
 
 
-_kept: list[Planner] = []
+_planners: list[Planner] = []
 """The one planner of this process."""
 OF_THE_PAST = (FencedError, LineageError, StoreLostError, WalGapError)
 """Errors of a planner that knows a namespace which was lost since, or was dropped and made again."""
@@ -162,13 +162,13 @@ OF_THE_PAST = (FencedError, LineageError, StoreLostError, WalGapError)
 
 def plan_of(write: Write) -> Plan:
     """Plan the batch that runs now, by connections that this process keeps from batch to batch."""
-    if _kept and _kept[0].key == (os.getpid(), write):
+    if _planners and _planners[0].key == (os.getpid(), write):
         with contextlib.suppress(*OF_THE_PAST):
-            return _kept[0].plan()
+            return _planners[0].plan()
     forget_planner()
-    _kept.append(Planner(write))
+    _planners.append(Planner(write))
     try:
-        return _kept[0].plan()
+        return _planners[0].plan()
     except BaseException:
         forget_planner()
         raise
@@ -176,8 +176,8 @@ def plan_of(write: Write) -> Plan:
 
 def forget_planner() -> None:
     """Close the planner of this process, if there is one."""
-    while _kept:
-        _kept.pop().close()
+    while _planners:
+        _planners.pop().close()
 
 
 # -- the same on both sides ----------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def accepts(write: Write, batch: BatchContext) -> Callable[[Folded], None]:
 def schemas_at(coordinator: Coordinator) -> dict[str, TableSchema]:
     """Return the schemas of all tables at the last version, which is visible. Raises: CorruptError."""
     state = coordinator.folded
-    schemas = coordinator.store.schemas_of(sorted({at.schema_id for at in state.tables.values()}))
+    schemas = coordinator.store.schemas_of(sorted({table_at.schema_id for table_at in state.tables.values()}))
     return schemas_by_table(coordinator.store.where, state.last_version, state.tables, schemas)
 
 

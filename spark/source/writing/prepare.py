@@ -187,7 +187,7 @@ def _typed(fields: Sequence[StructField], stored: SparkColumn) -> SparkColumn:
     Spark's optimiser knows the answer without a row. The message names no class: Spark prints the plan in the
     text of every error of the query, and ``cause`` would find it there.
     """
-    found = functions.concat_ws(", ", *(functions.typeof(column(field.name)) for field in fields))
+    actual = functions.concat_ws(", ", *(functions.typeof(column(field.name)) for field in fields))
     named = ", ".join(field.dataType.simpleString() for field in fields)
     names = ", ".join(field.name for field in fields)
     wrong = functions.concat(
@@ -195,10 +195,10 @@ def _typed(fields: Sequence[StructField], stored: SparkColumn) -> SparkColumn:
             "prepare was called with a schema that has other types than the"
             f" rows: {names} are {named} there, and in the rows "
         ),
-        found,
+        actual,
         functions.lit(". Nothing was written; name the types of the rows, or cast the columns first\n"),
     )
-    return functions.when(found == functions.lit(named), stored).otherwise(functions.raise_error(wrong))
+    return functions.when(actual == functions.lit(named), stored).otherwise(functions.raise_error(wrong))
 
 
 def _tasks(df: DataFrame, parallelism: int | None) -> int:

@@ -34,16 +34,16 @@ def sorted_by_place(batches: Iterable[Any]) -> Iterator[Any]:
     """
     with contextlib.ExitStack() as files:
         runs: list[Iterator[Any]] = []
-        held: list[Any] = []
+        buffer: list[Any] = []
         size = 0
         for batch in batches:
-            held.append(batch)
+            buffer.append(batch)
             size += batch.nbytes
             if size >= RUN_BYTES:
-                runs.append(_on_disk(files, _in_order(held)))
-                held, size = [], 0
-        if held:
-            runs.append(_pieces(_in_order(held)))
+                runs.append(_on_disk(files, _in_order(buffer)))
+                buffer, size = [], 0
+        if buffer:
+            runs.append(_pieces(_in_order(buffer)))
         yield from _merged(runs) if len(runs) > 1 else (piece for run in runs for piece in run)
 
 

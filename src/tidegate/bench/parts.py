@@ -99,8 +99,8 @@ def latency(spark: SparkSession, plan: Plan, _: Baselines) -> list[Figure]:
     measured = {name: of[WARM_UP:] for name, of in took.items()}
     what = f"a batch of {plan.small_rows:,} rows"
     figures = []
-    for at, named in ((0.5, "p50"), (0.99, "p99")):
-        of_all = compared("latency", f"{what}, {named}", "ms", measured, ours=[OURS], at=at)
+    for quantile, named in ((0.5, "p50"), (0.99, "p99")):
+        of_all = compared("latency", f"{what}, {named}", "ms", measured, ours=[OURS], at=quantile)
         collected, ours = of_all
         added = Figure(
             part="latency",
@@ -129,15 +129,15 @@ def reads(spark: SparkSession, plan: Plan, baselines: Baselines) -> list[Figure]
         def get(key: str) -> int:
             return int(table.get(key) is not None)
 
-        def get_many(asked: Sequence[str]) -> int:
-            return len(table.get_many(asked))
+        def get_many(chosen: Sequence[str]) -> int:
+            return len(table.get_many(chosen))
 
         one: Samples = {baselines.reader: [], ours: []}
         several: Samples = {baselines.reader: [], ours: []}
-        for at, key in enumerate(keys):
+        for index, key in enumerate(keys):
             one[baselines.reader].append(_us(baselines.get, key, 1))
             one[ours].append(_us(get, key, 1))
-            if at % EACH == 0:
+            if index % EACH == 0:
                 several[baselines.reader].append(_us(baselines.get_many, many, len(many)))
                 several[ours].append(_us(get_many, many, len(many)))
     figures = compared("reads", "one key, p50", "us", one, ours=[ours])
@@ -178,10 +178,10 @@ def _recovered(plan: Plan) -> float:
     return seconds
 
 
-def _us(read: Callable[[Key], int], asked: Key, found: int) -> float:
+def _us(read: Callable[[Key], int], key: Key, expected: int) -> float:
     started = time.perf_counter()
-    got = read(asked)
+    got = read(key)
     took = 1e6 * (time.perf_counter() - started)
-    if got != found:
-        raise TidegateError(f"{got} keys were found of {found}: somebody else writes there; measure again")
+    if got != expected:
+        raise TidegateError(f"{got} keys were found of {expected}: somebody else writes there; measure again")
     return took

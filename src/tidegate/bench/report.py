@@ -48,7 +48,7 @@ def compared(
     ours: Iterable[str],
     at: float = 0.5,
     more_is_better: bool = False,
-    kept: int = 20,
+    samples_max: int = 20,
 ) -> list[Figure]:
     """Compute the same figure of several: the ``at`` percentile of each one's samples.
 
@@ -61,7 +61,7 @@ def compared(
     figures = []
     for who, value in values.items():
         beside = best if who in own and others.get(best) else ""
-        few = tuple(samples[who]) if len(samples[who]) <= kept else ()
+        few = tuple(samples[who]) if len(samples[who]) <= samples_max else ()
         figures.append(
             Figure(
                 part=part,

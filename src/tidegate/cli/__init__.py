@@ -49,8 +49,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(flag: bool) -> None:
+    if flag:
         import tidegate
 
         print(tidegate.__version__)

@@ -97,7 +97,7 @@ class ArrowBarrier:
             pa.array(column, kind) for column, kind in zip(zip(*mine, strict=True), KINDS, strict=True)
         ]
         rows = pa.record_batch(columns, schema=CHANGES)
-        return [rows.slice(at, self.batch_rows) for at in range(0, len(mine), self.batch_rows)]
+        return [rows.slice(first, self.batch_rows) for first in range(0, len(mine), self.batch_rows)]
 
     def changes(self, task: int) -> list[tuple[int, int, bytes, bytes]]:
         """Return the same as plain rows: key group, number of the table, key, stored value."""

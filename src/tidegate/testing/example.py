@@ -74,7 +74,7 @@ class Example:
     ) -> None:
         clock = clock or Clock()
         where = Endpoints.of(namespace, wal, store)
-        primary, *others = (open_store(at.url, namespace, at.options, clock) for at in where.stores)
+        primary, *others = (open_store(ref.url, namespace, ref.options, clock) for ref in where.stores)
         self.driver = Coordinator(
             where, open_log(wal, namespace), primary, options or Options(key_groups=8), clock
         )
@@ -166,5 +166,5 @@ def write_flights(wal: str, store: str, namespace: str = "flights", *, alias: st
         example.write(rows)
     example.close()
     if alias:
-        at = parse_store(store)
-        set_alias(at, alias, checked_target(at, alias, namespace))
+        ref = parse_store(store)
+        set_alias(ref, alias, checked_target(ref, alias, namespace))

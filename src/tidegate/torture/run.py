@@ -134,19 +134,19 @@ def torture(  # noqa: PLR0913 - its options
     cell_s = _cell_s(spark) if cell_s is None else cell_s
     changed = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
     if resume is None:
-        asked = _new_run(wal, store, seed, workloads, FAULTS if faults is None else faults, only, spark)
+        spec = _new_run(wal, store, seed, workloads, FAULTS if faults is None else faults, only, spark)
     else:
-        asked = _resumed(resume, wal, store, spark, changed=changed, folder=folder)
+        spec = _resumed(resume, wal, store, spark, changed=changed, folder=folder)
     _check_limits(duration_s, cells, jobs, cell_s)
     where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
-    _check_possible(asked.only, environment := _environment(where, asked, server_kill, topology=topology))
+    _check_possible(spec.only, environment := _environment(where, spec, server_kill, topology=topology))
     if spark:
         check_pyspark()
         if faults is not None:
-            _check_faults(asked.faults, environment)
+            _check_faults(spec.faults, environment)
     if reader:
         words_of(reader)
-    _check_reachable(where, asked)
+    _check_reachable(where, spec)
     report_folder = resume or _report_folder(folder)
     setting = Setting(
         wal=wal,
@@ -154,10 +154,10 @@ def torture(  # noqa: PLR0913 - its options
         wal_options=where.wal_options,
         store_options=where.store_options,
         allow_unsafe=allow_unsafe,
-        prefix=f"torture-{asked.id}",
+        prefix=f"torture-{spec.id}",
         folder=str(report_folder),
-        seed=asked.seed,
-        workloads=asked.workloads,
+        seed=spec.seed,
+        workloads=spec.workloads,
         deadline_s=cell_s,
         server_kill=server_kill,
         keep=keep,
@@ -165,12 +165,12 @@ def torture(  # noqa: PLR0913 - its options
         reader=reader,
     )
     if resume is None:
-        (report_folder / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
-    limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
+        (report_folder / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(spec)))
+    limits = _Limits(duration_s, cells, whole=whole or bool(spec.only))
     with _locked(report_folder):
         done = read_outcomes(report_folder / OUTCOMES_FILE)
-        begun(asked, report_folder)
-        return _Run(setting, asked, limits, jobs, progress, done, environment, topology=topology).run()
+        begun(spec, report_folder)
+        return _Run(setting, spec, limits, jobs, progress, done, environment, topology=topology).run()
 
 
 def _cell_s(spark: str) -> float:
@@ -225,16 +225,16 @@ def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s
         raise ConfigError(f"a cell's deadline is {cell_s} s; it must be 5 to 3,600 seconds")
 
 
-def _environment(where: Where, asked: Asked, server_kill: str, *, topology: bool) -> Environment:
+def _environment(where: Where, spec: Asked, server_kill: str, *, topology: bool) -> Environment:
     """Collect what decides which faults are possible. Only requested faults of the topology are tried."""
     lacking: Mapping[str, str] = {}
-    faults = {*asked.faults, *(schedule.cell_of(text).fault for text in asked.only)}
+    faults = {*spec.faults, *(schedule.cell_of(text).fault for text in spec.only)}
     if faults & {*TOPOLOGY} and "redis" in where.store.partition("+")[0].partition(":")[0]:
         from tidegate.torture.driver import redis_faults  # the Redis client may not be installed
 
         lacking = redis_faults.lacking(where, allowed=topology)
     logs_in = any(name in where.store_options for name in schedule.LOGINS)
-    return Environment(where.store, server_kill, logs_in, lacking, asked.spark)
+    return Environment(where.store, server_kill, logs_in, lacking, spec.spark)
 
 
 def _check_faults(faults: Iterable[str], environment: Environment) -> None:
@@ -253,7 +253,7 @@ def _check_possible(only: Iterable[str], environment: Environment) -> None:
             raise ConfigError(f"{text} cannot be run: {why}")
 
 
-def _check_reachable(where: Where, asked: Asked) -> None:
+def _check_reachable(where: Where, spec: Asked) -> None:
     """Check, before anything is written, that log and store answer: look for a namespace that does not exist.
 
     ConfigError: they do not answer, or they are in this process's memory, which other processes cannot see.
@@ -261,7 +261,7 @@ def _check_reachable(where: Where, asked: Asked) -> None:
     for url in (where.wal, where.store):
         if url.startswith("memory:"):
             raise ConfigError(f"{url}: drivers and readers are processes of their own; memory is not shared")
-    name = f"torture-{asked.id}"
+    name = f"torture-{spec.id}"
     with msgspec.structs.replace(where, namespace=name).opened() as (log, store):
         next(log.decisions(), None)
         store.identity()
@@ -280,17 +280,17 @@ def _report_folder(folder: Path | None) -> Path:
 def _earlier_run(folder: Path, wal: str, store: str, spark: str) -> Asked:
     """Read the parameters of the run in this folder. ConfigError: there is no run, or it was elsewhere."""
     try:
-        asked = json_decoder(Asked).decode((folder / RUN_FILE).read_bytes())
+        spec = json_decoder(Asked).decode((folder / RUN_FILE).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{folder} is not the folder of a run: {error}") from None
-    if (asked.wal, asked.store) != (redact(wal), redact(store)):
+    if (spec.wal, spec.store) != (redact(wal), redact(store)):
         raise ConfigError(
-            f"the run in {folder} was on {asked.wal} and {asked.store}: resume it there, or start another one"
+            f"the run in {folder} was on {spec.wal} and {spec.store}: resume it there, or start another one"
         )
-    if asked.spark != spark:
-        given = f"--spark {asked.spark}" if asked.spark else "no --spark"
+    if spec.spark != spark:
+        given = f"--spark {spec.spark}" if spec.spark else "no --spark"
         raise ConfigError(f"the run in {folder} was with {given}: resume it so, or start another one")
-    return asked
+    return spec
 
 
 @contextlib.contextmanager
@@ -339,7 +339,7 @@ class _Run:
     def __init__(
         self,
         setting: Setting,
-        asked: Asked,
+        spec: Asked,
         limits: _Limits,
         jobs: int,
         progress: Progress,
@@ -348,7 +348,7 @@ class _Run:
         *,
         topology: bool,
     ) -> None:
-        self._setting, self._asked, self._limits = setting, asked, limits
+        self._setting, self._asked, self._limits = setting, spec, limits
         self._jobs, self._progress = jobs, progress
         self._folder = Path(setting.folder)
         self._totals = Totals(done)
@@ -360,8 +360,8 @@ class _Run:
         self._applications: SparkApps | None = None
         if setting.spark:
             self._applications = SparkApps(setting.spark, self._folder / "spark")
-        self._size = schedule.round_size(asked.faults, environment)
-        self._skipped = schedule.skipped(asked.faults, environment)
+        self._size = schedule.round_size(spec.faults, environment)
+        self._skipped = schedule.skipped(spec.faults, environment)
 
     def run(self) -> Report:
         """Run the cells. Ctrl-C ends the running ones, and their namespaces are dropped."""
@@ -384,31 +384,31 @@ class _Run:
             pool.shutdown(cancel_futures=True)
             if self._applications is not None:
                 self._applications.close()
-        asked = self._asked
-        faults = "" if asked.faults == tuple(FAULTS) else f" --faults {','.join(asked.faults)}"
-        loads = "" if asked.workloads == tuple(WORKLOADS) else f" --workloads {','.join(asked.workloads)}"
+        spec = self._asked
+        faults = "" if spec.faults == tuple(FAULTS) else f" --faults {','.join(spec.faults)}"
+        loads = "" if spec.workloads == tuple(WORKLOADS) else f" --workloads {','.join(spec.workloads)}"
         unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
         unsafe += " --allow-topology-changes" if self._topology else ""
         unsafe += " --allow-server-kill CMD" if setting.server_kill else ""  # it may contain a password
         unsafe += " --reader CMD" if setting.reader else ""  # likewise
-        unsafe += f" --spark '{asked.spark}'" if asked.spark else ""
+        unsafe += f" --spark '{spec.spark}'" if spec.spark else ""
         unsafe += (
-            "" if setting.deadline_s == _cell_s(asked.spark) else f" --cell-deadline {setting.deadline_s:g}s"
+            "" if setting.deadline_s == _cell_s(spec.spark) else f" --cell-deadline {setting.deadline_s:g}s"
         )
         files = " --wal-config FILE" if setting.wal_options else ""
         files += " --store-config FILE" if setting.store_options.keys() - {"create"} else ""
-        where = f"--wal {asked.wal} --store {asked.store}{files}"
-        command = f"tidegate torture {where} --seed {asked.seed}{loads}{faults}{unsafe}"
+        where = f"--wal {spec.wal} --store {spec.store}{files}"
+        command = f"tidegate torture {where} --seed {spec.seed}{loads}{faults}{unsafe}"
         return Report(
             self._folder,
-            asked,
+            spec,
             self._totals,
             self._skipped,
             self._size,
             time.monotonic() - began,
             stopped,
             command,
-            f"{self._limits.options(asked.only)} --jobs {self._jobs}",
+            f"{self._limits.options(spec.only)} --jobs {self._jobs}",
         )
 
     def _all(self, pool: concurrent.futures.Executor, began: float) -> None:
@@ -432,12 +432,12 @@ class _Run:
 
     def _chosen(self) -> Iterator[Cell]:
         """Return the cells to run, without those that are done."""
-        asked = self._asked
-        if asked.only:
-            every: Iterator[Cell] = map(schedule.cell_of, asked.only)
+        spec = self._asked
+        if spec.only:
+            every: Iterator[Cell] = map(schedule.cell_of, spec.only)
         else:
-            every = schedule.cells(asked.seed, asked.faults, self._environment)
-        if self._limits.whole and not asked.only:
+            every = schedule.cells(spec.seed, spec.faults, self._environment)
+        if self._limits.whole and not spec.only:
             every = itertools.islice(every, self._size)
         left = (cell for cell in every if str(cell) not in self._done)
         return itertools.islice(left, self._limits.cells)
@@ -477,8 +477,8 @@ class _Run:
         if self._setting.keep or not path.exists():
             return
         dropped = {each.namespace for each in self._totals.outcomes if not is_left_behind(each)}
-        begun = {line.decode().strip() for line in whole_lines(path)}
-        for namespace in sorted(begun - dropped):
+        namespaces = {line.decode().strip() for line in whole_lines(path)}
+        for namespace in sorted(namespaces - dropped):
             try:
                 problem = drop_namespace(self._setting, namespace, self._folder / "drop.txt")
             except Unanswered as why:

@@ -98,7 +98,7 @@ class Facts:
         self._slow: tuple[float, log_size.LogFacts, Held | None] | None = None
         self._known: tuple[float, dict[str, Any]] | None = None
         self._commits: dict[int, dict[str, Any]] = {}
-        first, *others = (Opened(at, namespace) for at in stores)
+        first, *others = (Opened(ref, namespace) for ref in stores)
         self._in_store = Poller(lambda: _in_store(first), first.close)
         self._others = [Poller(partial(_stands, one), one.close, STORES_EVERY_S) for one in others]
         self._in_log = Poller(self._read_log, self._forget_log)
@@ -113,8 +113,8 @@ class Facts:
         """
         end = time.monotonic() + LOOK_S if end is None else end
         places: list[Poller[Any]] = [self._in_store, self._in_log, self._metrics, *self._others]
-        for asked in places:
-            asked.close(end)
+        for poller in places:
+            poller.close(end)
         self.lookups.close(end)
 
     def look(self) -> dict[str, Any]:
@@ -125,8 +125,8 @@ class Facts:
         with self._lock:
             now = time.monotonic()
             if self._known is None or now - self._known[0] >= LOOK_EVERY_S:
-                found = self._look(now + LOOK_S)
-                self._known = time.monotonic(), found
+                facts = self._look(now + LOOK_S)
+                self._known = time.monotonic(), facts
             return self._known[1]
 
     def job(self, version: int) -> dict[str, Any]:
@@ -150,21 +150,21 @@ class Facts:
         return {"version": version, "steps": msgspec.to_builtins(manifest.steps or ())}
 
     def _look(self, end: float) -> dict[str, Any]:
-        asked: dict[str, Poller[Any]] = {"store": self._in_store}
+        sources: dict[str, Poller[Any]] = {"store": self._in_store}
         self._in_store.begin()
         for other in self._others:
             other.begin()
         if self._metrics_url is not None:
             if not self._metrics_guessed:
-                asked["metrics"] = self._metrics
+                sources["metrics"] = self._metrics
             self._metrics.begin()
         self._in_store.wait(end)  # before the log: every visible version was decided before
         if self._wal is not None:
-            asked["log"] = self._in_log
+            sources["log"] = self._in_log
             self._in_log.begin()
-        for one in (*asked.values(), *self._others):
+        for one in (*sources.values(), *self._others):
             one.wait(end)
-        problems = [f"{what}: {why}" for what, one in asked.items() if (why := one.problem())]
+        problems = [f"{what}: {why}" for what, one in sources.items() if (why := one.problem())]
         facts: dict[str, Any] = {"namespace": self.namespace, "at": self._clock.now_us() / 1e6}
         in_store, in_log = self._in_store.answer(), self._in_log.answer()
         facts |= in_store.facts if in_store else {}
@@ -190,12 +190,12 @@ class Facts:
 
     def _rows(self) -> Iterator[StoreRow]:
         """Yield a row for each store that has answered, or is late."""
-        for at, asked in zip(self._stores, (self._in_store, *self._others), strict=True):
-            row, found, problem = StoreRow(at.name, redact(at.url)), asked.answer(), asked.problem()
+        for ref, poller in zip(self._stores, (self._in_store, *self._others), strict=True):
+            row, answer, problem = StoreRow(ref.name, redact(ref.url)), poller.answer(), poller.problem()
             if problem is not None:
                 yield msgspec.structs.replace(row, error=problem)
-            elif found is not None:
-                yield msgspec.structs.replace(row, identity=found.identity, pointer=found.pointer)
+            elif answer is not None:
+                yield msgspec.structs.replace(row, identity=answer.identity, pointer=answer.pointer)
 
     def _misfit(self, in_log: InLog | None, in_store: InStore | None) -> str | None:
         """Describe a mismatch of log and store, if the log was read after the store."""
@@ -341,11 +341,11 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "key": described(schemas[at.schema_id].key),
-            "key_columns": [[column.name, column.type] for column in schemas[at.schema_id].key],
-            "value": described(schemas[at.schema_id].columns),
-            "emptied_at": at.start,
+            "key": described(schemas[table_at.schema_id].key),
+            "key_columns": [[column.name, column.type] for column in schemas[table_at.schema_id].key],
+            "value": described(schemas[table_at.schema_id].columns),
+            "emptied_at": table_at.start,
         }
-        for name, at in ((name, entry.tables[name]) for name in listed(entry.tables))
-        if at.schema_id in schemas
+        for name, table_at in ((name, entry.tables[name]) for name in listed(entry.tables))
+        if table_at.schema_id in schemas
     ]

@@ -108,9 +108,9 @@ class Lookups:
             self._busy.release()
 
     def _silent(self) -> StoreUnavailableError:
-        where, told = redact(self._at.url), self._problem()
+        where, problem = redact(self._at.url), self._problem()
         return StoreUnavailableError(
-            f"{where}: no answer within {WAIT_S:g} s{f' ({told})' if told else ''}; look it up again"
+            f"{where}: no answer within {WAIT_S:g} s{f' ({problem})' if problem else ''}; look it up again"
         )
 
 
@@ -135,16 +135,16 @@ class _Place:
         pointer = self.store.pointer()
         if not 0 < version <= pointer.visible:
             raise ConfigError(f"version {version} is not visible: the visible one is {pointer.visible}")
-        found = self.store.catalog(version, version)
-        check_kept(self.store.where, version, pointer.horizon if found else version + 1)
-        return found[0]
+        entries = self.store.catalog(version, version)
+        check_kept(self.store.where, version, pointer.horizon if entries else version + 1)
+        return entries[0]
 
     def view(self, entry: CatalogEntry, table: str) -> TableView:
         """Return the view of a table. Raises: ConfigError: it is not there; CorruptError: no schema."""
         view = view_of(self.store.where, self.identity, entry, table, self.schemas)
         if view is None:
-            at = entry.tables[table]
-            raise no_schema(self.store.where, entry.version, table, at.schema_id)
+            table_at = entry.tables[table]
+            raise no_schema(self.store.where, entry.version, table, table_at.schema_id)
         return view
 
     def check_kept(self, version: int) -> None:
@@ -187,9 +187,9 @@ def _may_change(entry: CatalogEntry, table: str, *, newest: bool) -> bool:
 
     A row that has expired since is noticed at the newest version.
     """
-    at = entry.tables.get(table)
-    emptied = at is not None and at.start == entry.version
-    may_have_expired = newest and at is not None and at.expires is True
+    table_at = entry.tables.get(table)
+    emptied = table_at is not None and table_at.start == entry.version
+    may_have_expired = newest and table_at is not None and table_at.expires is True
     return bool(entry.changes.get(table)) or emptied or may_have_expired
 
 
@@ -198,12 +198,12 @@ def _key_history(place: _Place, table: str, texts: list[str]) -> dict[str, Any]:
     oldest = max(pointer.horizon, pointer.visible - VERSIONS_MAX + 1)
     entries = place.store.catalog(oldest, pointer.visible) if pointer.visible else []
     if not entries or table not in entries[-1].tables:
-        there = ", ".join(listed(entries[-1].tables)) if entries else "none"
-        raise ConfigError(f"there is no table {table!r}; the tables there are: {there}")
+        names = ", ".join(listed(entries[-1].tables)) if entries else "none"
+        raise ConfigError(f"there is no table {table!r}; the tables there are: {names}")
     key = parse_key(table, texts, place.view(entries[-1], table).values.schema.key)
     touched = [entry for entry in entries[1:] if _may_change(entry, table, newest=entry is entries[-1])]
     looked = (entries[:1] + touched)[-KEY_VERSIONS_MAX:]
-    found: list[dict[str, Any]] = []
+    values: list[dict[str, Any]] = []
     is_cut = len(looked) < len(touched) + 1
     for entry in reversed(looked):
         try:
@@ -218,18 +218,18 @@ def _key_history(place: _Place, table: str, texts: list[str]) -> dict[str, Any]:
         )
         if view is None:
             continue
-        with contextlib.suppress(TidegateError) if found else contextlib.nullcontext():
+        with contextlib.suppress(TidegateError) if values else contextlib.nullcontext():
             value = run(TableReader(place.store, view, lambda: None).get(key))
             shown = None if value is None else _columns(view, value, KEY_CELL_MAX)
             if (
-                found and found[-1]["columns"] == shown
+                values and values[-1]["columns"] == shown
             ):  # as text: there NaN equals itself, and 0.0 is not -0.0
-                found.pop()  # the same value as before
-            found.append(
+                values.pop()  # the same value as before
+            values.append(
                 {"version": entry.version, "columns": shown, "decided_at": entry.decided_at_us / 1e6}
             )
     oldest = looked[0].version
-    return {"table": table, "key": texts, "values": found, "cut": is_cut, "oldest": oldest}
+    return {"table": table, "key": texts, "values": values, "cut": is_cut, "oldest": oldest}
 
 
 # -- a page of a table ----------------------------------------------------------------------------
@@ -240,25 +240,25 @@ def _rows(place: _Place, table: str, version: int | None, group: int, skip: int)
     view, key_groups = place.view(entry, table), place.identity.key_groups
     if not (0 <= group < key_groups and skip >= 0):
         raise ConfigError(f"key group {group}, row {skip}: there is no such place in table {table}")
-    found: list[dict[str, Any]] = []
-    at = group, skip
+    page: list[dict[str, Any]] = []
+    position = group, skip
     following: tuple[int, int] | None = None
     try:
         for read, first, batch in _from(place, view, group):
             start = max(0, skip - first) if read == group else 0
-            rows = batch.slice(start, ROWS_MAX - len(found))
-            found += [_row(view, key, value) for key, value in view.rows(rows)]
-            at = read, max(first + start + rows.num_rows, skip if read == group else 0)
+            rows = batch.slice(start, ROWS_MAX - len(page))
+            page += [_row(view, key, value) for key, value in view.rows(rows)]
+            position = read, max(first + start + rows.num_rows, skip if read == group else 0)
             if rows.num_rows < batch.num_rows - start:
-                following = at
+                following = position
                 break
     except OutOfTimeError:
-        if at == (group, skip):
+        if position == (group, skip):
             raise ConfigError(
                 f"table {table}: the rows before row {skip} of key group {group} take longer than"
                 f" {SEARCH_S:g} s to read: `tidegate scan {table}` reads all"
             ) from None
-        following = at
+        following = position
     place.check_kept(entry.version)
     return {
         "table": table,
@@ -266,7 +266,7 @@ def _rows(place: _Place, table: str, version: int | None, group: int, skip: int)
         "decided_at": entry.decided_at_us / 1e6,
         "key_columns": [column.name for column in view.values.schema.key],
         "value_columns": _value_names(view.values.schema),
-        "rows": found,
+        "rows": page,
         "next": following,
     }
 
@@ -294,19 +294,19 @@ def _differences(place: _Place, before: int, after: int, table: str | None) -> d
     tables = listed({name for entry in sides.values() for name in entry.tables})
     if table is not None and table not in tables:
         raise ConfigError(f"there is no table {table!r}; the tables there are: {', '.join(tables) or 'none'}")
-    found: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     is_cut = False
     try:
         for name in (name for name in tables if name not in same and table in {None, name}):
             for change in _changes(place, name, sides.get(before), sides.get(after)):
-                if len(found) == DIFFERENCES_MAX:
+                if len(changes) == DIFFERENCES_MAX:
                     is_cut = True
                     break
-                found.append(change)
+                changes.append(change)
     except OutOfTimeError:
         is_cut = True
     place.check_kept(older or newer)
-    return {"before": before, "after": after, "changes": found, "cut": is_cut}
+    return {"before": before, "after": after, "changes": changes, "cut": is_cut}
 
 
 def _changes(

@@ -97,32 +97,32 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "tidegate", ""
 
     def do_GET(self) -> None:
-        asked = _split(self.path)
+        url = _split(self.path)
         if not self._for_us():
             self._send(
                 403, {"error": "this server answers under its own names only: tidegate ui --name NAME"}
             )
         elif len(self.path) > QUERY_MAX:
             self._send(414, {"error": "the request is too long"})
-        elif asked.path in FILES:
-            name, kind = FILES[asked.path]
+        elif url.path in FILES:
+            name, kind = FILES[url.path]
             self._answer(200, kind, importlib.resources.files("tidegate.ui").joinpath(name).read_bytes())
-        elif (answer := ANSWERS.get(asked.path)) is None:
+        elif (answer := ANSWERS.get(url.path)) is None:
             self._send(404, {"error": "there is nothing here"})
         else:
-            self._send(*self._found(answer, urllib.parse.parse_qs(asked.query, keep_blank_values=True)))
+            self._send(*self._found(answer, urllib.parse.parse_qs(url.query, keep_blank_values=True)))
 
     def _found(self, answer: Callable[[Facts, Query], Any], query: Query) -> tuple[int, Any]:
         """Return the status and the content of an answer."""
         try:
             facts = self.server.spaces.facts(_text(query, "namespace") or "")
-            found = answer(facts, query)
+            content = answer(facts, query)
         except (ConfigError, SnapshotExpiredError) as error:
             return 400, {"error": str(error)}
         except TidegateError as error:
             typed_wrong = isinstance(error, BadRecordError)
             return 400 if typed_wrong else 503, {"error": f"{type(error).__name__}: {error}"}
-        return 200, found | {"namespaces": self.server.spaces.names()}
+        return 200, content | {"namespaces": self.server.spaces.names()}
 
     def _for_us(self) -> bool:
         host = _split(f"//{self.headers.get('Host', '')}").hostname or ""

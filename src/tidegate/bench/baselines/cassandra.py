@@ -27,25 +27,25 @@ def baselines(plan: Plan) -> Baselines:
     """Make the baselines; their table is in the store's keyspace."""
     table = plan.mark.replace("-", "_")
     own = {name: value for name, value in plan.store_options.items() if name not in {"create", "replication"}}
-    at = (plan.store, own, f"{settings_of(plan.store, own).keyspace}.{table}")
+    target = (plan.store, own, f"{settings_of(plan.store, own).keyspace}.{table}")
     session = cassandra_session.take(settings_of(plan.store, own), "the baselines' table")
-    session.driver.execute(TABLE_CQL.format(at[2]))
-    one = session.driver.prepare(f"SELECT value FROM {at[2]} WHERE part = ? AND key = ?")
+    session.driver.execute(TABLE_CQL.format(target[2]))
+    one = session.driver.prepare(f"SELECT value FROM {target[2]} WHERE part = ? AND key = ?")
 
     def get(key: str) -> int:
         return session.driver.execute(one, (_part(key), key)).one() is not None
 
     def get_many(keys: Sequence[str]) -> int:
-        asked = [session.driver.execute_async(one, (_part(key), key)) for key in keys]
-        return sum(future.result().one() is not None for future in asked)
+        futures = [session.driver.execute_async(one, (_part(key), key)) for key in keys]
+        return sum(future.result().one() is not None for future in futures)
 
     def remove() -> None:
-        session.driver.execute(f"DROP TABLE IF EXISTS {at[2]}", timeout=60)
+        session.driver.execute(f"DROP TABLE IF EXISTS {target[2]}", timeout=60)
         cassandra_session.give_back(session)
 
     writers = {
-        "an INSERT per row": functools.partial(_write_rows, *at),
-        "unlogged batches": functools.partial(_write_batches, *at),
+        "an INSERT per row": functools.partial(_write_rows, *target),
+        "unlogged batches": functools.partial(_write_batches, *target),
     }
     return Baselines(writers, "cassandra-driver, prepared", get, get_many, remove)
 
@@ -76,13 +76,13 @@ def _write_rows(url: str, options: dict[str, Any], table: str, batch: Any) -> No
 def _write_batches(url: str, options: dict[str, Any], table: str, batch: Any) -> None:
     def write(rows: Iterable[Any]) -> None:
         waiting: deque[Any] = deque()
-        held: dict[int, list[Any]] = {}
+        pending: dict[int, list[Any]] = {}
         with _session(url, options) as session:
             insert = session.prepare(f"INSERT INTO {table} (part, key, value) VALUES (?, ?, ?)")
 
             def send(part: int) -> None:
                 statement = BatchStatement(BatchType.UNLOGGED)
-                for row in held.pop(part):
+                for row in pending.pop(part):
                     statement.add(insert, (part, row.key, row.value))
                 if len(waiting) == IN_FLIGHT:
                     waiting.popleft().result()
@@ -90,10 +90,10 @@ def _write_batches(url: str, options: dict[str, Any], table: str, batch: Any) ->
 
             for row in rows:
                 part = _part(row.key)
-                held.setdefault(part, []).append(row)
-                if len(held[part]) == BATCH_ROWS:
+                pending.setdefault(part, []).append(row)
+                if len(pending[part]) == BATCH_ROWS:
                     send(part)
-            for part in list(held):
+            for part in list(pending):
                 send(part)
             for future in waiting:
                 future.result()

@@ -39,9 +39,9 @@ def baselines(plan: Plan) -> Baselines:
         return sum(each is not None for each in reader.mget([prefix + key for key in keys]))
 
     def remove() -> None:
-        for at in range(0, plan.distinct, PIPELINE):
+        for first in range(0, plan.distinct, PIPELINE):
             pipe = reader.pipeline(transaction=False)
-            for number in range(at, min(at + PIPELINE, plan.distinct)):
+            for number in range(first, min(first + PIPELINE, plan.distinct)):
                 pipe.unlink(prefix + KEY.format(number))
             pipe.execute()
         reader.close()

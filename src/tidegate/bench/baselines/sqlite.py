@@ -29,11 +29,11 @@ def baselines(plan: Plan) -> Baselines:
 
     def get_many(keys: Sequence[str]) -> int:
         marks = ", ".join("?" * len(keys))
-        found: set[str] = set()  # a key that two tasks wrote at different times is in both their files
+        hits: set[str] = set()  # a key that two tasks wrote at different times is in both their files
         for part in _files(folder / "arrow", opened):
             rows = part.execute(f"SELECT key, value FROM t WHERE key IN ({marks})", keys).fetchall()
-            found.update(key for key, _ in rows)
-        return len(found)
+            hits.update(key for key, _ in rows)
+        return len(hits)
 
     def get(key: str) -> int:
         return get_many([key])

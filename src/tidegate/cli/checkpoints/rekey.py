@@ -74,8 +74,8 @@ def rekey(
             f"--to {to} is the namespace itself: give another name; or, to finish it, as --namespace the one"
             " that it is made of"
         )
-    for at, each in itertools.product(work.stores(), alias or ()):
-        refuse_taken(at, each)
+    for ref, each in itertools.product(work.stores(), alias or ()):
+        refuse_taken(ref, each)
     with work.coordinator() as old:
         require_namespace(old)
         refuse_lost(old.log, old.store, old.folded)
@@ -99,9 +99,9 @@ def rekey(
     else:
         lines = [] if done.rows is None else [f"{copied}: {sum(done.rows.values())} rows were compared"]
         lines += [
-            f"alias {name} names {to} in store {at}" for at, names in switched.items() for name in names
+            f"alias {name} names {to} in store {store}" for store, names in switched.items() for name in names
         ]
-    others = [each for each in standings if each.name not in {at.name for at in missed}]
+    others = [each for each in standings if each.name not in {standing.name for standing in missed}]
     work.report(facts, lines, [*others, *missed], _next_step(work, to, finish=finish))
 
 
@@ -163,24 +163,24 @@ def _switch(
     not show version ``least`` yet.
     """
     switched, missed = dict[str, list[str]](), list[Standing]()
-    for at in work.stores():
-        with contextlib.closing(open_store(at.url, to, at.options)) as new:
+    for ref in work.stores():
+        with contextlib.closing(open_store(ref.url, to, ref.options)) as new:
             try:
                 identity = new.identity()
                 if identity is None or new.pointer().visible < least:
                     raise StoreUnavailableError(f"version {least} is not visible here yet")
                 names = sorted({*aliases_of(new, source), *given})
                 for name in names:
-                    before = set_alias(at, name, Target(identity.name, identity.uuid))
+                    before = set_alias(ref, name, Target(identity.name, identity.uuid))
                     if before is not None and before.namespace not in (work.namespace, to):
-                        print_message(f"store {at.name}: alias {name} named {before.namespace} before")
+                        print_message(f"store {ref.name}: alias {name} named {before.namespace} before")
             except TidegateError as error:
                 why = (
                     f"{type(error).__name__}: no alias was switched here, run the same command again: {error}"
                 )
-                missed.append(Standing(at.name, new.where, error=why))
+                missed.append(Standing(ref.name, new.where, error=why))
             else:
-                switched[at.name] = names
+                switched[ref.name] = names
     return switched, missed
 
 

@@ -129,9 +129,9 @@ def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
         lines.append(f"lost: version {decided.version}{batch}, which was decided and is not in the store")
     known = {decided.version for decided in saved.lost}
     lines += [
-        f"lost: version {begun}, which the store has begun and does not show"
-        for begun in saved.begun
-        if begun not in known
+        f"lost: version {number}, which the store has begun and does not show"
+        for number in saved.begun
+        if number not in known
     ]
     lines.append("not copied: older versions; the tokens of loads: a load that is repeated counts again")
     if saved.batch is not None:
@@ -168,12 +168,12 @@ def _move_aliases(
     """Let each alias of the old namespace name the new one, in every store that shows it; by store."""
     behind = {each.name for each in standings if each.error}
     moved: dict[str, list[str]] = {}
-    for at in where.stores:
-        names = [] if at.name in behind else _aliases_in(at, saved)
+    for ref in where.stores:
+        names = [] if ref.name in behind else _aliases_in(ref, saved)
         for alias in names:
-            set_alias(at, alias, Target(done.identity.name, done.identity.uuid))
+            set_alias(ref, alias, Target(done.identity.name, done.identity.uuid))
         if names:
-            moved[at.name] = names
+            moved[ref.name] = names
     return moved
 
 

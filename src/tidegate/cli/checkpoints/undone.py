@@ -123,25 +123,25 @@ def _again(plan: RestorePlan) -> list[str]:
     return lines
 
 
-def _anew(kept: LastBatch, start: str) -> list[str]:
+def _anew(batch: LastBatch, start: str) -> list[str]:
     """Return the steps to a new checkpoint, which follows the last batch that the restored state holds."""
-    first = f"  {start} the query on an EMPTY checkpoint folder after batch {kept.origin.batch_id}, then"
-    return [f"{first} `tidegate adopt --checkpoint FOLDER`:", *(f"    {line}" for line in starts(kept))]
+    first = f"  {start} the query on an EMPTY checkpoint folder after batch {batch.origin.batch_id}, then"
+    return [f"{first} `tidegate adopt --checkpoint FOLDER`:", *(f"    {line}" for line in starts(batch))]
 
 
 def _replay(plan: RestorePlan, done: Restored) -> list[str]:
     """Return the steps after ``--reprocess``."""
     if plan.kept is None:
         return ["all batches may be replayed: which one is the last that it holds is no longer known"]
-    kept, last = plan.kept.origin, plan.kept.origin.batch_id
+    tip, last = plan.kept.origin, plan.kept.origin.batch_id
     lines = [
-        f"batches above {last} may be replayed: set the checkpoint of query {kept.lineage} back to",
+        f"batches above {last} may be replayed: set the checkpoint of query {tip.lineage} back to",
         f"batch {last}, and start it",
         *_undone(plan, "the batches:"),
     ]
-    if kept.lineage != done.lineage:
+    if tip.lineage != done.lineage:
         lines.append(
-            f"the namespace follows query {done.lineage}: first run `tidegate adopt --lineage {kept.lineage}`"
+            f"the namespace follows query {done.lineage}: first run `tidegate adopt --lineage {tip.lineage}`"
         )
     # Spark plans a batch before it runs, so the checkpoint may have the one after the last that was decided.
     return [

@@ -206,9 +206,9 @@ def _next_step(error: TidegateError) -> str:
     away, text = isinstance(error, StoreUnavailableError | WalUnavailableError), str(error)
     if not away or "`tidegate doctor`" in text:
         return ""
-    told = "look whether" in text  # by code that knows the cause
+    hint = "look whether" in text  # by code that knows the cause
     return (
-        "; see `tidegate doctor`" if told else "; look whether it runs and can be reached: `tidegate doctor`"
+        "; see `tidegate doctor`" if hint else "; look whether it runs and can be reached: `tidegate doctor`"
     )
 
 
@@ -256,10 +256,10 @@ def options_of(names: Sequence[str]) -> set[str]:
     """Return the options of a command, by its name and the one within a group. There may be no such one."""
     if names[0] not in COMMANDS:
         return set()
-    found = command(names[0])
-    if isinstance(found, TyperGroup) and len(names) > 1:
-        found = found.commands.get(names[1])
-    return {option for param in getattr(found, "params", ()) for option in param.opts}
+    entry = command(names[0])
+    if isinstance(entry, TyperGroup) and len(names) > 1:
+        entry = entry.commands.get(names[1])
+    return {option for param in getattr(entry, "params", ()) for option in param.opts}
 
 
 def placed_in(facts: Any) -> Any:

@@ -87,11 +87,11 @@ def _quote_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:
     text = texts.get(str(getattr(error.param, "name", "")))
     if not isinstance(text, str) or repr(text) in error.message:
         return
-    found = OTHERS_WORDS.match(error.message)
-    if found is None:
+    match = OTHERS_WORDS.match(error.message)
+    if match is None:
         error.message = f"{brief(text)}: {error.message}"
         return
-    error.message = f"{brief(text)} must be {'a whole number' if found[1] == 'integer' else found[1]}"
+    error.message = f"{brief(text)} must be {'a whole number' if match[1] == 'integer' else match[1]}"
 
 
 def _refuse_several(ctx: Any, order: Sequence[Any]) -> None:
@@ -106,14 +106,14 @@ def _refuse_several(ctx: Any, order: Sequence[Any]) -> None:
 
 
 def _refuse_memory(params: dict[str, Any]) -> None:
-    for name, (told, others) in PLACES.items():
+    for name, (option, others) in PLACES.items():
         value = params.get(name)
         for url in value if isinstance(value, list) else [value]:
             if isinstance(url, str) and IN_MEMORY.match(url):
-                at = parse_store(url)
-                shown = f"{at.name}=" * (url != at.url) + redact(at.url)
+                ref = parse_store(url)
+                shown = f"{ref.name}=" * (url != ref.url) + redact(ref.url)
                 raise ConfigError(
-                    f"{told} {shown}: a place in memory ends with the command, with all that is in it;"
+                    f"{option} {shown}: a place in memory ends with the command, with all that is in it;"
                     f" use {others} (memory:// is for one process, by tidegate's Python functions)"
                 )
 

@@ -23,8 +23,8 @@ def refuse_another(path: Path, begins: bytes, kind: str) -> None:
     """Refuse to write over a file that is not of this kind, such as a store's own. Raises: ConfigError."""
     is_another = False
     try:
-        with os.fdopen(open_regular(path), "rb") as there:
-            is_another = there.read(len(begins)) not in (begins, b"")
+        with os.fdopen(open_regular(path), "rb") as file:
+            is_another = file.read(len(begins)) not in (begins, b"")
     except NotRegularError:
         is_another = True
     except OSError:
@@ -91,14 +91,14 @@ def read_column(path: Path, name: str) -> list[str]:
 
     try:
         with os.fdopen(open_regular(path), "rb") as content, parquet.ParquetFile(content) as file:
-            there = file.schema_arrow
-            like = [each for each in there.names if each.lstrip("_") == name]
+            schema = file.schema_arrow
+            like = [each for each in schema.names if each.lstrip("_") == name]
             found_as = max(like, key=len, default="")
-            if not like or not types.is_string(there.field(found_as).type):
+            if not like or not types.is_string(schema.field(found_as).type):
                 raise ConfigError(f"{path} has no column _{name} or {name}: is it a file of refused rows?")
             if not file.num_row_groups:  # pyarrow 19 cannot read a column of a file without rows
                 return []
-            found: list[str] = file.read([found_as])[found_as].drop_null().to_pylist()
+            values: list[str] = file.read([found_as])[found_as].drop_null().to_pylist()
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else error
         raise ConfigError(
@@ -108,4 +108,4 @@ def read_column(path: Path, name: str) -> list[str]:
         raise ConfigError(
             f"{path} is no whole Parquet file ({error}): give a file of `tidegate quarantine export`"
         ) from None
-    return found
+    return values

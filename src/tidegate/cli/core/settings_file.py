@@ -62,7 +62,7 @@ _from_file: dict[str, str] = {}
 """The variables that the file has set, with file and line."""
 
 
-_found: set[str] = set()
+_options: set[str] = set()
 """The options whose values are from a file that was found, and that the command was not given itself."""
 
 
@@ -88,10 +88,10 @@ def from_settings_file(words: Sequence[str] = ()) -> Iterator[None]:
                     _from_file[variable_of(key)] = f"{path}, line {setting.line}"
                     option = f"--{key.replace('_', '-')}"
                     if not named and not any(word.partition("=")[0] == option for word in words):
-                        _found.add(option)
+                        _options.add(option)
         yield
     finally:
-        _found.clear()
+        _options.clear()
         for variable in _from_file.keys() - before.keys():
             os.environ.pop(variable, None)
             del _from_file[variable]
@@ -115,7 +115,7 @@ def sources(ctx: Any) -> dict[str, str]:
 
 def is_from_found_file(option: str) -> bool:
     """Whether the command has this option's value from a file that was found, and not named."""
-    return option in _found
+    return option in _options
 
 
 def shown_sources(ctx: Any) -> str:
@@ -158,8 +158,8 @@ def _settings_in(path: Path, *, is_named: bool) -> dict[str, Setting]:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
         # Its message may quote the text: only the place is shown.
-        at = re.search(r"at line (\d+)", str(error))
-        where = f", line {at[1]}" if at else ""
+        match = re.search(r"at line (\d+)", str(error))
+        where = f", line {match[1]}" if match else ""
     if values is None:  # raised here, so that it has no context, which may hold the text
         raise ConfigError(f'{path}{where}: it is not TOML, which is lines such as namespace = "x"')
     settings = {}
@@ -267,8 +267,8 @@ def _shown(key: str, text: str, path: Path) -> str:
     """Show a text of the file: URLs without their logins, and nothing that controls a terminal."""
     if key not in URLS:
         return cell(text)
-    pairs, here = [_named(word) for word in text.split()], quoted_path(path.resolve().parent)
-    return cell(" ".join(name + redact(url.replace(f"${{{HERE}}}", here)) for name, url in pairs))
+    pairs, folder = [_named(word) for word in text.split()], quoted_path(path.resolve().parent)
+    return cell(" ".join(name + redact(url.replace(f"${{{HERE}}}", folder)) for name, url in pairs))
 
 
 def _named(word: str) -> tuple[str, str]:

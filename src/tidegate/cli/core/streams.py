@@ -41,7 +41,7 @@ def escaped(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), error.end
+    return "".join(f"\\u{units[index : index + 4]}" for index in range(0, len(units), 4)), error.end
 
 
 codecs.register_error(ESCAPED, escaped)

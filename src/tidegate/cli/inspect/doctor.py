@@ -123,7 +123,7 @@ def _given(
     primary, *also = parse_stores(list(store))
     by_name = named_files(primary.name, store_config)
     own = by_name.pop(primary.name, None)
-    others = [dataclasses.replace(at, options=store_options(by_name.pop(at.name, None))) for at in also]
+    others = [dataclasses.replace(ref, options=store_options(by_name.pop(ref.name, None))) for ref in also]
     if by_name:
         raise ConfigError(f"--store-config: there is no store {', '.join(sorted(by_name))}")
     return ServerArguments(primary.url, wal, namespace, wal_config, own, tuple(others), primary.name)
@@ -187,7 +187,7 @@ def _machine_checks(given: ServerArguments) -> Iterator[Check]:
             yield check_disk(what, folder)
             if given.namespace is not None and NAME.fullmatch(given.namespace):
                 yield from check_private(what, folder / escape(given.namespace))
-    yield from check_limits([given.wal, given.store, *(at.url for at in given.also)])
+    yield from check_limits([given.wal, given.store, *(ref.url for ref in given.also)])
 
 
 # -- this machine -----------------------------------------------------------------------------
@@ -202,16 +202,16 @@ def check_python() -> Check:
 
 def check_package(name: str, least: tuple[int, ...], below: tuple[int, ...] | None, promise: str) -> Check:
     """Check an installed package's version. Absent is a warning: not every use needs it."""
-    wanted = ".".join(map(str, least)) + (
+    versions = ".".join(map(str, least)) + (
         f" or newer, below {'.'.join(map(str, below))}" if below else " or newer"
     )
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Check(name, "warn", f"not installed; {wanted} is needed to write", promise)
+        return Check(name, "warn", f"not installed; {versions} is needed to write", promise)
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     fits = numbers >= least and (below is None or numbers < below)
-    message = version if fits else f"{version}; needs {wanted}"
+    message = version if fits else f"{version}; needs {versions}"
     return Check(name, "pass" if fits else "fail", message, promise)
 
 

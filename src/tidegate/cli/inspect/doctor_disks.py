@@ -80,9 +80,9 @@ def check_room(log: Log, store: Store, state: Folded, free: int | None) -> Itera
     """
     with contextlib.suppress(TidegateError):
         decisions, staged = log.size()
-        held = shown_bytes(store.size()) + (f" ({store.size_counts})" if store.size_counts else "")
+        size = shown_bytes(store.size()) + (f" ({store.size_counts})" if store.size_counts else "")
         message = (
-            f"log {shown_bytes(decisions + staged)} ({shown_bytes(decisions)} of it decisions), store {held}"
+            f"log {shown_bytes(decisions + staged)} ({shown_bytes(decisions)} of it decisions), store {size}"
         )
         yield Check("size", "pass", message, BOUNDED)
     with contextlib.suppress(TidegateError):

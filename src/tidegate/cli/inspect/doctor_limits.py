@@ -59,16 +59,16 @@ def check_descriptors(needed: int) -> Check:
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return Check("descriptors", "pass", f"no limit; one namespace needs {needed:,}", ANSWERS)
-    found = f"{allowed:,} (ulimit -n); one namespace needs {needed:,}"
+    message = f"{allowed:,} (ulimit -n); one namespace needs {needed:,}"
     if allowed >= needed:
-        return Check("descriptors", "pass", found, ANSWERS)
+        return Check("descriptors", "pass", message, ANSWERS)
     if most == resource.RLIM_INFINITY:
         raised = "raise it"
     elif most >= needed:
         raised = f"raise it, this user may set up to {most:,}"
     else:
         raised = f"an administrator has to raise it, this user may set up to {most:,}"
-    return Check("descriptors", "warn", f"{found}: {raised}", ANSWERS)
+    return Check("descriptors", "warn", f"{message}: {raised}", ANSWERS)
 
 
 def check_threads(needed: int) -> Iterator[Check]:
@@ -83,8 +83,8 @@ def check_threads(needed: int) -> Iterator[Check]:
 
 
 def _threads(limit: str, free: int, needed: int) -> Check:
-    found = f"{limit}; one namespace needs {needed:,}, Spark's own excluded"
-    return Check("threads", "pass" if free >= needed else "warn", found, ANSWERS)
+    message = f"{limit}; one namespace needs {needed:,}, Spark's own excluded"
+    return Check("threads", "pass" if free >= needed else "warn", message, ANSWERS)
 
 
 def _container_pids() -> tuple[int, int] | None:
@@ -99,8 +99,8 @@ def _container_pids() -> tuple[int, int] | None:
 def check_tables(state: Folded) -> Check:
     """Compare the number of tables with the room in a decision. A warning from three quarters on."""
     room = room_for(strides_of(state.tables))
-    found = f"{room}: a new table above that number is refused" if room.tables else "no table yet"
-    return Check("tables", "warn" if room.is_short else "pass", found, "new tables are admitted")
+    message = f"{room}: a new table above that number is refused" if room.tables else "no table yet"
+    return Check("tables", "warn" if room.is_short else "pass", message, "new tables are admitted")
 
 
 def check_balance(store: Store, identity: Identity, pointer: Pointer) -> Check:
@@ -112,5 +112,5 @@ def check_balance(store: Store, identity: Identity, pointer: Pointer) -> Check:
     for each in reversed(tasks):
         if why := imbalance_of(each, key_groups):
             return Check("key groups", "warn", why, EVEN)
-    found = f"{name}, and {' or '.join(map(str, tasks))} tasks in the last {len(entries)} versions"
-    return Check("key groups", "pass", found if tasks else f"{name}, no version yet", EVEN)
+    message = f"{name}, and {' or '.join(map(str, tasks))} tasks in the last {len(entries)} versions"
+    return Check("key groups", "pass", message if tasks else f"{name}, no version yet", EVEN)

@@ -40,7 +40,7 @@ def check_open_store(url: str, namespace: str, options: Mapping[str, Any]) -> li
     if scheme == "cassandra":
         login = with_login_of(f"cassandra://{OF_CASSANDRA}:{OF_CASSANDRA}@host/k", place)
         tried["the login cassandra with the password cassandra"] = (login, bare)
-    open_to = [who for who, at in tried.items() if _answers(namespace, *at)]
+    open_to = [who for who, target in tried.items() if _answers(namespace, *target)]
     return [_verdict("store", redact(url), open_to, has_login=has_login)]
 
 

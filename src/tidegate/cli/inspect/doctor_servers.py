@@ -126,12 +126,12 @@ def look_at(given: ServerArguments, limit_s: float = LIMIT_S) -> Seen:
     A log or store that has not answered after ``limit_s`` is a failed check.
     """
     with contextlib.ExitStack() as closing:
-        asked = [Asked("store", url, StoreSeen(), look, limit_s) for url, look in _stores_of(given, limit_s)]
+        probes = [Asked("store", url, StoreSeen(), look, limit_s) for url, look in _stores_of(given, limit_s)]
         in_log = LogSeen()
         if given.wal is not None:
             look = partial(_check_wal, given.wal, given.namespace, given.wal_config, limit_s)
             in_log = Asked("log", given.wal, in_log, look, limit_s).result(closing)
-        in_stores = [each.result(closing) for each in asked]
+        in_stores = [each.result(closing) for each in probes]
         late: list[str] = []
         Probe(partial(_compare, given, in_log, in_stores), limit_s).result(late.append)
         state, checks = in_log.view.state, [*in_log.checks]
@@ -140,8 +140,8 @@ def look_at(given: ServerArguments, limit_s: float = LIMIT_S) -> Seen:
         if state is not None:
             checks.append(check_tables(state))
             if in_stores and (given.also or state.stores):
-                checks.append(check_list(state, [given.name, *(at.name for at in given.also)]))
-        for name, seen in zip(["", *(f"{at.name}: " for at in given.also)], in_stores, strict=False):
+                checks.append(check_list(state, [given.name, *(ref.name for ref in given.also)]))
+        for name, seen in zip(["", *(f"{ref.name}: " for ref in given.also)], in_stores, strict=False):
             checks += [check._replace(check=f"{name}{check.check}") for check in seen.checks]
     return Seen(checks, state)
 
@@ -151,8 +151,8 @@ def _stores_of(
 ) -> Iterator[tuple[str, Callable[[StoreSeen, contextlib.ExitStack], None]]]:
     if given.store is not None:
         yield given.store, partial(_check_store, given.store, given.namespace, given.store_config, limit_s)
-    for at in given.also:
-        yield at.url, partial(_look_at_store, at.url, given.namespace, in_time(at.url, at.options, limit_s))
+    for s in given.also:
+        yield s.url, partial(_look_at_store, s.url, given.namespace, in_time(s.url, s.options, limit_s))
 
 
 def _compare(given: ServerArguments, in_log: LogSeen, in_stores: Sequence[StoreSeen]) -> None:
@@ -205,8 +205,8 @@ def _check_wal(
         seen.checks.append(_failed("log: reachable", url, error, OF_LOG))
         return
     if folder_of(url) is None:
-        found = f"{redact(url)}: not looked at: give --namespace, the log's topics are named after it"
-        seen.checks.append(Check("log: reachable", "warn", found, OF_LOG))
+        message = f"{redact(url)}: not looked at: give --namespace, the log's topics are named after it"
+        seen.checks.append(Check("log: reachable", "warn", message, OF_LOG))
 
 
 def check_log(
@@ -230,11 +230,11 @@ def check_log(
         if not isinstance(error, WalUnavailableError | ConfigError):
             seen.checks += _set_up(log, url)
         return
-    found = NOT_YET
+    message = NOT_YET
     if view.state is not None:
-        found = f"whole, {view.state.last_version} versions decided, {view.void} void records"
+        message = f"whole, {view.state.last_version} versions decided, {view.void} void records"
     took = round(time.perf_counter() - began, 3)
-    seen.checks.append(Check("log: reachable", "pass", f"{log.where}: {found}", OF_LOG, seconds=took))
+    seen.checks.append(Check("log: reachable", "pass", f"{log.where}: {message}", OF_LOG, seconds=took))
     seen.checks += timed(lambda: _set_up(log, url))
     seen.checks += check_private("log", url, options)
     seen.checks += timed(lambda: check_open_log(url, namespace, options))
@@ -332,9 +332,9 @@ def check_store(
     except (TidegateError, OSError) as error:
         seen.checks.append(_failed("store: reachable", url, error, OF_STORE))
         return
-    found = NOT_YET if identity is None else f"version {pointer.visible} is visible"
+    message = NOT_YET if identity is None else f"version {pointer.visible} is visible"
     took = round(time.perf_counter() - began, 3)
-    seen.checks.append(Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE, seconds=took))
+    seen.checks.append(Check("store: reachable", "pass", f"{store.where}: {message}", OF_STORE, seconds=took))
     seen.checks += timed(lambda: _store_set_up(store, url))
     seen.checks += check_private("store", url, options)
     seen.checks += timed(lambda: check_open_store(url, namespace, options))
@@ -346,10 +346,10 @@ def check_store(
 
 def _store_set_up(store: Store, url: str) -> list[Check]:
     try:
-        found = store.checks(thorough=True)
+        checks = store.checks(thorough=True)
     except (TidegateError, OSError) as error:
         return [_failed("store: set-up", url, error, OF_STORE)]
-    return [check._replace(check=f"store: {check.check}") for check in found]
+    return [check._replace(check=f"store: {check.check}") for check in checks]
 
 
 # -- both ---------------------------------------------------------------------------------------
@@ -361,24 +361,24 @@ def check_one_namespace(
     """Check that log and store belong together, and that the log has what the store lacks."""
     name, promise = "log and store: one namespace", "no version is skipped or invented (I10)"
     try:
-        held = None if state is None else held_for(log, store, state, pointer)
-        problem = misfit(state, identity, pointer, held)
+        part = None if state is None else held_for(log, store, state, pointer)
+        problem = misfit(state, identity, pointer, part)
         passing = None if problem else passing_misfit(state, store, identity, pointer)
     except (TidegateError, OSError) as error:
         return Check(name, "fail", f"not known: {error}", promise)
-    found = problem or passing or (state.namespace if state else "neither has it yet")
+    message = problem or passing or (state.namespace if state else "neither has it yet")
     outcome: Outcome = "fail" if problem else "warn" if passing else "pass"
-    return Check(name, outcome, found, promise)
+    return Check(name, outcome, message, promise)
 
 
 def check_list(state: Folded, names: Sequence[str]) -> Check:
     """Check that the given stores are those of the log's list: a query with others is refused."""
     ways = suggested_fixes(state, names)
-    found = "; ".join(f"store {way}" for way in ways) or f"{', '.join(names)}, as the log lists them"
-    return Check("log and stores: the list", "fail" if ways else "pass", found, OF_LOG)
+    message = "; ".join(f"store {way}" for way in ways) or f"{', '.join(names)}, as the log lists them"
+    return Check("log and stores: the list", "fail" if ways else "pass", message, OF_LOG)
 
 
 def _failed(check: str, url: str, error: Exception, promise: str) -> Check:
     named = isinstance(error, ConfigError) or redact(url) in str(error)
-    found = str(error) if named else f"{redact(url)}: {error}"
-    return Check(check, "fail", found, promise)
+    message = str(error) if named else f"{redact(url)}: {error}"
+    return Check(check, "fail", message, promise)

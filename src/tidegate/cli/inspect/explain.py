@@ -66,20 +66,20 @@ def explain(
 
     Exit code 1 when no entry fits: the nearest ones are named then.
     """
-    asked = " ".join(text) if text else "" if sys.stdin.isatty() else sys.stdin.read()
-    if not asked.strip():
+    query = " ".join(text) if text else "" if sys.stdin.isatty() else sys.stdin.read()
+    if not query.strip():
         raise ConfigError("give the text of an error, or the name of an error or an alert")
-    fitting = fitting_entries(asked)
-    shown = fitting or nearest_entries(asked)
+    fitting = fitting_entries(query)
+    shown = fitting or nearest_entries(query)
     if json:
         print_json({"fits": bool(fitting), "entries": [msgspec.to_builtins(entry) for entry in shown]})
     elif len(fitting) > NEAREST:
         print(
-            f"{brief(asked.strip())} has {len(fitting)} entries,"
+            f"{brief(query.strip())} has {len(fitting)} entries,"
             " its text in the driver's log picks one of them:\n"
         )
         print("\n".join(map(_heading, fitting)))
-        for entry in _usual(fitting, asked):
+        for entry in _usual(fitting, query):
             print(f"\nMostly it is this:\n\n{entry.text}")
     elif fitting:
         print("\n\n".join(f"{_heading(entry)}\n\n{entry.text}" for entry in fitting))
@@ -96,9 +96,9 @@ def entries() -> tuple[Entry, ...]:
     return json_decoder(tuple[Entry, ...]).decode(content)
 
 
-def fitting_entries(asked: str) -> list[Entry]:
+def fitting_entries(query: str) -> list[Entry]:
     """Return the entries for a text: those of its messages, else of its title, else of the names in it."""
-    words = " ".join(asked.split())
+    words = " ".join(query.split())
     matches = [
         (len(message), entry) for entry in entries() for message in entry.messages if _in(message, words)
     ]
@@ -126,14 +126,14 @@ def _heading(entry: Entry) -> str:
     return f"{entry.title} ({PAGE}#{entry.anchor})"
 
 
-def nearest_entries(asked: str) -> list[Entry]:
+def nearest_entries(query: str) -> list[Entry]:
     """Return the entries that have the most words of the text."""
-    return _nearest(asked, entries())
+    return _nearest(query, entries())
 
 
-def _nearest(asked: str, candidates: Iterable[Entry]) -> list[Entry]:
+def _nearest(query: str, candidates: Iterable[Entry]) -> list[Entry]:
     """Rank by the number of common words; a rare word counts more, and any word less in a long entry."""
-    words = _words(asked)
+    words = _words(query)
     texts = [(entry, _words(f"{entry.title} {entry.text}")) for entry in candidates]
     numbers = Counter(word for _, of_entry in texts for word in of_entry)
 
@@ -146,12 +146,12 @@ def _nearest(asked: str, candidates: Iterable[Entry]) -> list[Entry]:
 
 def _in(message: str, words: str) -> bool:
     """Whether the parts of a message follow each other in a text: the first place of each is the best one."""
-    at = 0
+    offset = 0
     for part in message.strip().split("..."):
-        found = words.find(part, at)
-        if found < 0:
+        index = words.find(part, offset)
+        if index < 0:
             return False
-        at = found + len(part)
+        offset = index + len(part)
     return True
 
 
@@ -159,5 +159,5 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]{3,}", text.lower()))
 
 
-def _unique(found: Iterable[Entry]) -> list[Entry]:
-    return list(dict.fromkeys(found))
+def _unique(matches: Iterable[Entry]) -> list[Entry]:
+    return list(dict.fromkeys(matches))

@@ -117,18 +117,18 @@ def _code_of(seen: Look | TidegateError) -> int:
 
 
 def _not_seen(error: TidegateError, *, json: bool) -> Any:
-    told, now = f"{type(error).__name__}: {error}", Clock().now_us()
+    message, now = f"{type(error).__name__}: {error}", Clock().now_us()
     return (
-        {"at": moment(now), "error": told}
+        {"at": moment(now), "error": message}
         if json
-        else [Pairs([("at", time_of(moment(now))), ("error", told)])]
+        else [Pairs([("at", time_of(moment(now))), ("error", message)])]
     )
 
 
 def _lines(seen: Look) -> list[Part]:
     """Return a live view: the changing values, and the problems."""
-    told = [("warning", one) for one in seen.warnings] + [("problem", one) for one in seen.problems]
-    return _parts(seen, [("at", time_of(moment(seen.at_us))), *_as_pairs(seen), *told])
+    findings = [("warning", one) for one in seen.warnings] + [("problem", one) for one in seen.problems]
+    return _parts(seen, [("at", time_of(moment(seen.at_us))), *_as_pairs(seen), *findings])
 
 
 def _parts(seen: Look, pairs: list[tuple[str, Any]]) -> list[Part]:

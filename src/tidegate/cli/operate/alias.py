@@ -56,39 +56,39 @@ def set_(
     Refused when the namespace has no visible version yet, or is an unfinished copy of a rekey, and when
     ALIAS is the name of a namespace.
     """
-    ats = stores_given(store, store_config)
-    targets = [checked_target(at, alias, namespace, force=force) for at in ats]
-    before = [set_alias(at, alias, target) for at, target in zip(ats, targets, strict=True)]
+    refs = stores_given(store, store_config)
+    targets = [checked_target(ref, alias, namespace, force=force) for ref in refs]
+    before = [set_alias(ref, alias, target) for ref, target in zip(refs, targets, strict=True)]
     if json:
         rows = [
-            {"store": at.name, "namespace": target.namespace, "uuid": target.uuid, "before": _name(was)}
-            for at, target, was in zip(ats, targets, before, strict=True)
+            {"store": ref.name, "namespace": target.namespace, "uuid": target.uuid, "before": _name(was)}
+            for ref, target, was in zip(refs, targets, before, strict=True)
         ]
         print_json({"alias": alias, "stores": rows})
         return
-    for at, was in zip(ats, before, strict=True):
-        now = f"{alias} is namespace {namespace} in {redact(at.url)} from now on"
+    for ref, was in zip(refs, before, strict=True):
+        now = f"{alias} is namespace {namespace} in {redact(ref.url)} from now on"
         changed = was is not None and was.namespace != namespace
         print(now + (f"; before, it was {_name(was)}" if changed else ""))
 
 
 def list_(store: Stores, store_config: StoreConfigs, *, json: Json = False) -> None:
     """List the aliases in a store, and the namespaces that they name. Writes nothing."""
-    ats = stores_given(store, store_config)
+    refs = stores_given(store, store_config)
     entries = [
-        (at, alias, target, *_looked_at(at, target)) for at in ats for alias, target in _all(at).items()
+        (ref, alias, target, *_looked_at(ref, target)) for ref in refs for alias, target in _all(ref).items()
     ]
     if json:
         rows = [
-            {"store": at.name, "alias": alias, "namespace": target.namespace, "uuid": target.uuid}
+            {"store": ref.name, "alias": alias, "namespace": target.namespace, "uuid": target.uuid}
             | {"visible": visible}
-            for at, alias, target, visible, _ in entries
+            for ref, alias, target, visible, _ in entries
         ]
         print_json({"aliases": rows})
         return
     print_table(
         ["alias", "namespace", "visible", "store"],
-        [(alias, target.namespace, shown, at.name) for at, alias, target, _, shown in entries],
+        [(alias, target.namespace, shown, ref.name) for ref, alias, target, _, shown in entries],
     )
 
 
@@ -101,23 +101,23 @@ def drop(
     json: Json = False,
 ) -> None:
     """Remove an alias: readers who go by it are refused from then on. The namespace stays as it is."""
-    ats = stores_given(store, store_config)
-    named = [(at, _all(at).get(alias)) for at in ats]
+    refs = stores_given(store, store_config)
+    named = [(ref, _all(ref).get(alias)) for ref in refs]
     if all(target is None for _, target in named):
         raise ConfigError(
-            f"there is no alias {brief(alias)} in {', '.join(redact(at.url) for at in ats)}: check --store;"
-            " `tidegate alias list` shows which there are"
+            f"there is no alias {brief(alias)} in {', '.join(redact(ref.url) for ref in refs)}: check"
+            " --store; `tidegate alias list` shows which there are"
         )
     if not yes:
         names = sorted({target.namespace for _, target in named if target is not None})
         confirm(f"readers of {alias}, which is namespace {', '.join(names)}, would be refused")
-        if [(at, _all(at).get(alias)) for at in ats] != named:
+        if [(ref, _all(ref).get(alias)) for ref in refs] != named:
             raise ConfigError(f"alias {alias} was set meanwhile: nothing was dropped; run this command again")
-    for at in ats:
-        with contextlib.closing(open_store(at.url, alias, at.options)) as under_it:
+    for ref in refs:
+        with contextlib.closing(open_store(ref.url, alias, ref.options)) as under_it:
             under_it.aliases().drop(alias)
     if json:
-        rows = [{"store": at.name, "namespace": _name(target)} for at, target in named]
+        rows = [{"store": ref.name, "namespace": _name(target)} for ref, target in named]
         print_json({"alias": alias, "dropped": rows})
     else:
         print(f"alias {alias} dropped")

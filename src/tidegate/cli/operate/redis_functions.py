@@ -37,11 +37,11 @@ def redis_functions(
     contains a digest of its text, so it replaces nothing, and clients of other releases go on with theirs.
     A library that has this name and another text is an error.
     """
-    ats = stores_given(store, store_config)
-    for at in ats:
-        if not at.url.partition("://")[0].startswith("redis"):
-            raise ConfigError(f"{redact(at.url)} is not Redis: only Redis has functions; give a redis:// URL")
-    every = [_installed(at, remove_others=remove_others, dry_run=dry_run) for at in ats]
+    refs = stores_given(store, store_config)
+    for s in refs:
+        if not s.url.partition("://")[0].startswith("redis"):
+            raise ConfigError(f"{redact(s.url)} is not Redis: only Redis has functions; give a redis:// URL")
+    every = [_installed(s, remove_others=remove_others, dry_run=dry_run) for s in refs]
     if json:
         print_json(every[0] if len(every) == 1 else {"stores": every})
         return

@@ -167,13 +167,13 @@ def _refuse_lost_aliases(at: StoreRef, coordinator: Coordinator, successor: str,
     """
     name = coordinator.endpoints.namespace
     stores = zip(coordinator.endpoints.stores, coordinator.stores, strict=True)
-    there = next((store for of, store in stores if place_of(of.url) == successor), other)
+    target = next((store for of, store in stores if place_of(of.url) == successor), other)
     with (
         contextlib.suppress(StoreUnavailableError),
         contextlib.closing(open_store(at.url, name, at.options)) as store,
     ):
         aliases = aliases_of(store, store.identity())
-        lost = [alias for alias in aliases if there is None or there.aliases().get(alias) is None]
+        lost = [alias for alias in aliases if target is None or target.aliases().get(alias) is None]
         if lost:
             raise ConfigError(
                 f"store {at.name} has the alias {lost[0]}, which its successor lacks, so readers who go by it"

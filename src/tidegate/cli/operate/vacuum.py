@@ -59,13 +59,13 @@ def vacuum(
     With --dry-run, or if nothing is dropped, it also lists what takes the room, each with the way to
     free it. Exit code 7 if the store is full and nothing was dropped.
     """
-    ats = stores_given(store, store_config)
+    refs = stores_given(store, store_config)
     every: list[dict[str, Any]] = []
     refusal = None
-    for at in ats:
-        with contextlib.closing(open_store(at.url, namespace, at.options)) as opened:
+    for ref in refs:
+        with contextlib.closing(open_store(ref.url, namespace, ref.options)) as opened:
             if opened.identity() is None:
-                raise no_namespace(namespace, at.url)
+                raise no_namespace(namespace, ref.url)
             done = _vacuumed(opened, dry_run=dry_run, thorough=thorough)
         facts = {"namespace": namespace, "dry_run": dry_run, "horizon": done.horizon}
         every.append(
@@ -75,11 +75,11 @@ def vacuum(
             | ({"usage": done.usage} if done.usage else {})
         )
         if not json:
-            _print(done, at, "would go" if dry_run else "gone", named=len(ats) > 1)
+            _print(done, ref, "would go" if dry_run else "gone", named=len(refs) > 1)
         refusal = refusal or done.refusal
     if json:
-        of_each = [{"store": at.name, **one} for at, one in zip(ats, every, strict=True)]
-        print_json(every[0] if len(ats) == 1 else {"namespace": namespace, "stores": of_each})
+        of_each = [{"store": ref.name, **one} for ref, one in zip(refs, every, strict=True)]
+        print_json(every[0] if len(refs) == 1 else {"namespace": namespace, "stores": of_each})
     if refusal is not None:
         raise refusal
 
@@ -87,13 +87,13 @@ def vacuum(
 def _vacuumed(store: Store, *, dry_run: bool, thorough: bool) -> Done:
     refusal: TidegateError | None = None
     try:
-        gone = store.vacuum(dry_run=dry_run, thorough=thorough)
+        removed = store.vacuum(dry_run=dry_run, thorough=thorough)
     except TidegateError as error:
         if not error.writes_refused:
             raise
-        gone, refusal = Vacuumed(), error
+        removed, refusal = Vacuumed(), error
     unsearched = "" if thorough else store.unsearched
-    done = Done(gone, store.pointer().horizon, unsearched, [], refusal)
+    done = Done(removed, store.pointer().horizon, unsearched, [], refusal)
     if done.has_dropped and not dry_run:
         return done
     if refusal is None and not done.has_dropped and (share := full_share(store)) is not None:
@@ -105,11 +105,11 @@ def _vacuumed(store: Store, *, dry_run: bool, thorough: bool) -> Done:
 
 
 def _print(done: Done, at: StoreRef, verb: str, *, named: bool) -> None:
-    gone = done.gone
+    removed = done.gone
     whose = f"store {at.name}: " * named
     print(
-        f"{whose}{verb}: {gone.rows} rows, notes of {gone.notes} sealed versions of key groups,"
-        f" {gone.leases} leases, {gone.entries} catalog entries (horizon: version {done.horizon})"
+        f"{whose}{verb}: {removed.rows} rows, notes of {removed.notes} sealed versions of key groups,"
+        f" {removed.leases} leases, {removed.entries} catalog entries (horizon: version {done.horizon})"
     )
     if done.unsearched:
         print(f"not looked for: {done.unsearched}")

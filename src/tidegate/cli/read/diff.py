@@ -60,28 +60,28 @@ def diff(
     """
     with gate_to(store, namespace, store_options(store_config)) as gate:
         one, two = version_at(gate, before), version_at(gate, after)
-        with gate.diff(one or 0, two, table or None) as found:
+        with gate.diff(one or 0, two, table or None) as differences:
             if stat:
-                _print_counts(found, json=json)
+                _print_counts(differences, json=json)
             else:
-                _print_rows(found, json=json)
+                _print_rows(differences, json=json)
 
 
-def _print_counts(found: Diff, *, json: bool) -> None:
-    counts = found.counts()
+def _print_counts(differences: Diff, *, json: bool) -> None:
+    counts = differences.counts()
     if json:
         print_json({name: of_table._asdict() for name, of_table in counts.items()})
     else:
         print_table(["table", "added", "removed", "changed"], [(name, *of) for name, of in counts.items()])
 
 
-def _print_rows(found: Diff, *, json: bool) -> None:
+def _print_rows(differences: Diff, *, json: bool) -> None:
     if json:
-        for change in found:
+        for change in differences:
             print_json(as_json(change))
         return
     rows: Iterator[tuple[Any, ...]] = (
-        (change.kind, change.table, change.key, change.before, change.after) for change in found
+        (change.kind, change.table, change.key, change.before, change.after) for change in differences
     )
     columns = ["kind", "table", "key", "before", "after"]
     first = list(itertools.islice(rows, 1))
@@ -97,5 +97,5 @@ def _print_rows(found: Diff, *, json: bool) -> None:
 
 def as_json(change: Change) -> dict[str, Any]:
     """Return the change for machines."""
-    at = {"table": change.table, "key": change.key}
-    return {**at, "kind": change.kind, "before": change.before, "after": change.after}
+    place = {"table": change.table, "key": change.key}
+    return {**place, "kind": change.kind, "before": change.before, "after": change.after}

@@ -55,10 +55,10 @@ def get(
     """
     options = store_options(store_config)
     with gate_to(store, namespace, options) as gate, snapshot_at(gate, at) as snapshot:
-        found = snapshot.table(table)
-        schema = found.schema()
+        reader = snapshot.table(table)
+        schema = reader.schema()
         parsed = parse_key(table, key, schema.key)
-        value = found.get(parsed)
+        value = reader.get(parsed)
         version = snapshot.version
     if json:
         print_json({"table": table, "key": parsed, "version": version, "value": value})
@@ -106,9 +106,9 @@ def scan(  # noqa: PLR0913 - its options
     """
     options = store_options(store_config)
     with gate_to(store, namespace, options) as gate, snapshot_at(gate, at) as snapshot:
-        found = snapshot.table(table)
-        schema = found.schema()
-        rows = first_of(_beginning_with(prefix, table, schema, found.scan()), limit)
+        reader = snapshot.table(table)
+        schema = reader.schema()
+        rows = first_of(_beginning_with(prefix, table, schema, reader.scan()), limit)
         if parquet is not None:
             written = write_parquet(parquet, values_of(schema), rows)
             facts = {"table": table, "version": snapshot.version, "rows": written, "file": str(parquet)}
@@ -141,10 +141,10 @@ def _beginning_with(
     first = schema.key[0]
     if first.type not in ("string", "binary"):
         raise ConfigError(f"table {table}: --prefix is for keys of text or bytes, not {first.type}")
-    wanted = parse_key(table, [prefix], [first])
+    parsed = parse_key(table, [prefix], [first])
     if len(schema.key) == 1:
-        return (row for row in rows if row[0].startswith(wanted))
-    return (row for row in rows if row[0][0].startswith(wanted))
+        return (row for row in rows if row[0].startswith(parsed))
+    return (row for row in rows if row[0][0].startswith(parsed))
 
 
 def _key_cells(schema: TableSchema, key: Any) -> Sequence[Any]:

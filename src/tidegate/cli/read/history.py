@@ -89,12 +89,12 @@ def history(
 def _with_steps(gate: Gate, versions: Sequence[VersionInfo]) -> Iterator[tuple[VersionInfo, Any]]:
     """Yield versions with their steps; None: the log no longer has them."""
     for info in versions:
-        found: Sequence[Step] | None = None
+        steps: Sequence[Step] | None = None
         try:
-            found = gate.job(info.version)
+            steps = gate.job(info.version)
         except WalGapError as error:
             print_message(f"warning: {error}")
-        yield info, found
+        yield info, steps
 
 
 def _print_steps(versions: Iterator[tuple[VersionInfo, Any]], *, json: bool) -> None:

@@ -101,18 +101,18 @@ def _versions(
     """Yield each version above ``last`` with its changes, in order; pin the one before during the wait."""
     newest = None if limit is None else last.version + limit
     before: set[str] = set()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as pins:
         if last.version:
-            first = held.enter_context(gate.snapshot(version=last))
+            first = pins.enter_context(gate.snapshot(version=last))
             before, last = {*first.tables()}, first.ref
         while newest is None or last.version < newest:
             if not _wait_for(gate, last.next, end):
                 return
-            with held.pop_all():  # released only once the next one is pinned: it might be retired in between
-                now = held.enter_context(gate.snapshot(version=last.next))
+            with pins.pop_all():  # released only once the next one is pinned: it might be retired in between
+                now = pins.enter_context(gate.snapshot(version=last.next))
                 existing = before | {*now.tables()}
-                wanted = sorted(existing & {*(tables or existing)})
-                with gate.diff(last if last.version else 0, now.ref, wanted) as changes:
+                names = sorted(existing & {*(tables or existing)})
+                with gate.diff(last if last.version else 0, now.ref, names) as changes:
                     yield _OfVersion(now.ref, now.decided_at, changes)
             before, last = {*now.tables()}, now.ref
 
@@ -130,19 +130,19 @@ def _wait_for(gate: Gate, version: VersionRef, end: float | None) -> bool:
             return True
 
 
-def _print(found: _OfVersion, *, json: bool) -> None:
+def _print(version: _OfVersion, *, json: bool) -> None:
     number = 0
-    for change in found.changes:
+    for change in version.changes:
         number += 1
         if json:
-            print_json({"version": found.ref.version, **as_json(change)})
+            print_json({"version": version.ref.version, **as_json(change)})
         else:
-            facts = (found.ref.version, change.kind, change.table, change.key, change.before, change.after)
+            facts = (version.ref.version, change.kind, change.table, change.key, change.before, change.after)
             print("\t".join(map(cell, facts)))
     if json:
-        history = msgspec.to_builtins(found.ref)
-        print_json({**history, "decided_at": found.decided_at, "changes": number})
+        history = msgspec.to_builtins(version.ref)
+        print_json({**history, "decided_at": version.decided_at, "changes": number})
     else:
-        ref = found.ref
-        print(f"{ref.version}\tend\t{number} changes\tdecided {cell(found.decided_at)}\t{ref}")
+        ref = version.ref
+        print(f"{ref.version}\tend\t{number} changes\tdecided {cell(version.decided_at)}\t{ref}")
     sys.stdout.flush()

@@ -203,9 +203,9 @@ class _Shown:
         self._cells, self._not_proven = 0, 0
         self._told_at = time.monotonic()
 
-    def begun(self, asked: Asked, folder: Path) -> None:
+    def begun(self, spec: Asked, folder: Path) -> None:
         print_message(
-            f"log {asked.wal}, store {asked.store}, namespaces torture-{asked.id}-..., seed {asked.seed}"
+            f"log {spec.wal}, store {spec.store}, namespaces torture-{spec.id}-..., seed {spec.seed}"
         )
         print_message(f"histories and report: {folder}")
 

@@ -117,11 +117,11 @@ class ReferenceReader:
     def get_many(self, keys: dict[str, list[Any]], snapshot: str | None = None) -> dict[str, Any]:
         """Read rows of several tables at one version."""
         if snapshot is None:
-            version, found = self.steps(self.gate.read(tuple(keys), rows_of_tables, keys))
-            return {"version": version, "rows": found}
+            version, rows = self.steps(self.gate.read(tuple(keys), rows_of_tables, keys))
+            return {"version": version, "rows": rows}
         pinned = self._source(snapshot)
-        found = {table: self.steps(pinned.read(table, rows_of, wanted))[1] for table, wanted in keys.items()}
-        return {"version": pinned.version, "rows": found}
+        rows = {table: self.steps(pinned.read(table, rows_of, chosen))[1] for table, chosen in keys.items()}
+        return {"version": pinned.version, "rows": rows}
 
     def repeat(self, keys: dict[str, list[Any]], times: int, threads: int = 1) -> dict[str, Any]:
         """Read the same keys again and again, from several threads; return the answers that differ."""
@@ -200,12 +200,12 @@ class ReferenceReader:
 def rows_of(rows: TableReader, keys: list[Any]) -> Steps[tuple[int, list[Any]]]:
     """Read rows by canonical keys: the version, and the canonical values in the keys' order."""
     schema = rows.view.values.schema
-    wanted = [key_of(rows.view.name, schema.key, key) for key in keys]
-    if len(wanted) == 1:
-        value = yield from rows.get(wanted[0])
+    parsed = [key_of(rows.view.name, schema.key, key) for key in keys]
+    if len(parsed) == 1:
+        value = yield from rows.get(parsed[0])
         return rows.view.at.version, [canonical_value(schema, value)]
-    values = yield from rows.get_many(wanted)
-    return rows.view.at.version, [canonical_value(schema, values.get(hashable(key))) for key in wanted]
+    values = yield from rows.get_many(parsed)
+    return rows.view.at.version, [canonical_value(schema, values.get(hashable(key))) for key in parsed]
 
 
 def rows_of_tables(
@@ -213,15 +213,15 @@ def rows_of_tables(
 ) -> Steps[tuple[int, dict[str, list[Any]]]]:
     """Read rows of several tables by canonical keys, as ``rows_of``."""
     views = tables._views  # noqa: SLF001 - they have the version
-    wanted = {
+    parsed = {
         view.name: [key_of(view.name, view.values.schema.key, key) for key in keys[view.name]]
         for view in views
     }
-    values = yield from tables.get_many(wanted)
+    values = yield from tables.get_many(parsed)
     return views[0].at.version, {
         view.name: [
             canonical_value(view.values.schema, values[view.name].get(hashable(key)))
-            for key in wanted[view.name]
+            for key in parsed[view.name]
         ]
         for view in views
     }

@@ -195,11 +195,11 @@ class Session:
     def check_newest(self, writer: Writer, tables: Sequence[str]) -> None:
         """Check reads without a snapshot: one request for several tables, and a few rows of each alone."""
         version, expected = writer.visible, writer.expected
-        wanted = {table: _some(expected.rows(version, table), 20) for table in tables}
-        keys = {table: [key for key, _ in pairs] for table, pairs in wanted.items()}
+        samples = {table: _some(expected.rows(version, table), 20) for table in tables}
+        keys = {table: [key for key, _ in pairs] for table, pairs in samples.items()}
         got = self.reader.ask("get_many", keys=keys)
         check_version("get_many", got, version)
-        for table, pairs in wanted.items():
+        for table, pairs in samples.items():
             schema = expected.schema(version, table)
             check_values(f"get_many of table {table}", schema, pairs, _of(got, "rows", table))
             absent = [(key, None) for key in expected.absent(version, table)[:2]]
@@ -303,20 +303,20 @@ def check_rows(what: str, schema: TableSchema, expected: Sequence[tuple[Any, Any
     if not isinstance(answer, list) or not all(isinstance(row, list) and len(row) == 2 for row in answer):
         raise FailedError(f"{what}: an array of [key, value] is expected, and the answer is {_shown(answer)}")
     types = schema.key_types
-    found = {comparable_key(types, key): (key, value) for key, value in answer}
-    if len(found) != len(answer):
-        raise FailedError(f"{what}: {len(answer)} rows have {len(found)} different keys")
-    wanted = {comparable_key(types, key): (key, value) for key, value in expected}
-    for name, (key, value) in wanted.items():
-        if name not in found:
+    actual = {comparable_key(types, key): (key, value) for key, value in answer}
+    if len(actual) != len(answer):
+        raise FailedError(f"{what}: {len(answer)} rows have {len(actual)} different keys")
+    by_key = {comparable_key(types, key): (key, value) for key, value in expected}
+    for name, (key, value) in by_key.items():
+        if name not in actual:
             raise FailedError(
-                f"{what}: {len(wanted)} rows are expected, and the row {_shown(key)} is missing"
+                f"{what}: {len(by_key)} rows are expected, and the row {_shown(key)} is missing"
             )
-        check_values(what, schema, [(key, value)], [found[name][1]])
-    for name, (key, _) in found.items():
-        if name not in wanted:
+        check_values(what, schema, [(key, value)], [actual[name][1]])
+    for name, (key, _) in actual.items():
+        if name not in by_key:
             raise FailedError(
-                f"{what}: {len(wanted)} rows are expected, and {_shown(key)} is not one of them"
+                f"{what}: {len(by_key)} rows are expected, and {_shown(key)} is not one of them"
             )
 
 
@@ -324,12 +324,12 @@ def check_values(what: str, schema: TableSchema, expected: Sequence[tuple[Any, A
     """Check the values of these keys, in their order."""
     if not isinstance(answer, list) or len(answer) != len(expected):
         raise FailedError(f"{what}: {len(expected)} values are expected, and the answer is {_shown(answer)}")
-    for (key, value), found in zip(expected, answer, strict=True):
-        if repr(value) == repr(found):  # as most are, in a tenth of the time
+    for (key, value), actual in zip(expected, answer, strict=True):
+        if repr(value) == repr(actual):  # as most are, in a tenth of the time
             continue
-        if comparable_value(schema, value) != comparable_value(schema, found):
+        if comparable_value(schema, value) != comparable_value(schema, actual):
             raise FailedError(
-                f"{what}: of {_shown(key)} {_shown(value)} is expected, and it is {_shown(found)}"
+                f"{what}: of {_shown(key)} {_shown(value)} is expected, and it is {_shown(actual)}"
             )
 
 

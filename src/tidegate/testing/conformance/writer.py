@@ -87,10 +87,10 @@ class Expected:
         """List keys of the table that are absent at this version, and present at another one or expired."""
         schema, at_us = self.schema(version, table), self.decided_us[version]
         every = {key for tables in self.versions.values() for key in tables.get(table, ())}
-        here = self.versions[version][table]
-        gone = {key for key, row in here.items() if row.expiry_us and row.expiry_us <= at_us}
+        rows = self.versions[version][table]
+        expired = {key for key, row in rows.items() if row.expiry_us and row.expiry_us <= at_us}
         return [
-            canonical_key(schema.key_types, key) for key in sorted((every - here.keys()) | gone, key=repr)
+            canonical_key(schema.key_types, key) for key in sorted((every - rows.keys()) | expired, key=repr)
         ]
 
 

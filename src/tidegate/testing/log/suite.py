@@ -209,10 +209,10 @@ class LogSuite(TrimTests):
         blobs = [b"%d" % i * i for i in range(10)] + [b"\0" * 1000, b"\n"]
         addresses = log.stage("segment-1", iter(blobs)) + log.stage("segment-2", blobs)
         assert len(set(addresses)) == 2 * len(blobs)
-        wanted = dict(zip(addresses, blobs * 2, strict=True))
-        for asked in (addresses, addresses[::-1], addresses[1::3], addresses[:1], []):
-            blobs_read = list(self.reopen(log).read(asked))
-            assert sorted(blobs_read) == sorted(Blob(address, wanted[address]) for address in asked)
+        by_address = dict(zip(addresses, blobs * 2, strict=True))
+        for chosen in (addresses, addresses[::-1], addresses[1::3], addresses[:1], []):
+            blobs_read = list(self.reopen(log).read(chosen))
+            assert sorted(blobs_read) == sorted(Blob(address, by_address[address]) for address in chosen)
 
     def test_an_address_asked_twice_comes_once(self, log: Log) -> None:
         addresses = log.stage("s", [b"a", b"b"])
@@ -267,17 +267,17 @@ class LogSuite(TrimTests):
         (elsewhere, *_) = addresses = self._of_another_log()
         with pytest.raises(WalGapError):
             list(log.read([elsewhere]))
-        (here,) = log.stage("here", [b"x"])
+        (own,) = log.stage("here", [b"x"])
         with pytest.raises(WalGapError):
-            list(log.read([here, *addresses]))
+            list(log.read([own, *addresses]))
 
     def test_a_blob_that_was_lost_is_a_gap(self, log: Log) -> None:
         (lost,) = log.stage("lost", [b"x"])
-        (kept,) = log.stage("kept", [b"y"])
+        (other,) = log.stage("kept", [b"y"])
         self.lose_segment(log, "lost")
         with pytest.raises(WalGapError):
             list(self.reopen(log).read([lost]))
-        assert list(log.read([kept])) == [Blob(kept, b"y")]
+        assert list(log.read([other])) == [Blob(other, b"y")]
 
     @pytest.mark.parametrize(
         "address",

@@ -51,8 +51,8 @@ class TrimTests(LogHarness):
     def test_a_cut_may_be_repeated_and_an_earlier_one_changes_nothing(self, log: Log) -> None:
         """A zombie cuts late, at the place that it believes to be the log's begin."""
         appends, records = self._appended(log, 5)
-        for at in (1, 3, 3, 1, 0, 2):
-            self.reopen(log).trim_decisions(appends[at].position)
+        for index in (1, 3, 3, 1, 0, 2):
+            self.reopen(log).trim_decisions(appends[index].position)
         assert list(log.decisions()) == entries(appends, records)[3:]
         log.trim_decisions(appends[4].position)
         assert list(log.decisions()) == entries(appends, records)[4:]
@@ -102,19 +102,19 @@ class TrimTests(LogHarness):
     # -- the change-log --------------------------------------------------------------------------------
 
     def test_old_blobs_that_nobody_needs_go(self, log: Log) -> None:
-        kept = log.stage("kept", [b"1", b"22"])
-        gone = log.stage("gone", [b"333", b"4444"])
+        needed = log.stage("kept", [b"1", b"22"])
+        removed = log.stage("gone", [b"333", b"4444"])
         before = log.size().changelog_bytes
-        trimmed = log.trim_blobs(kept[1:], FAR_AHEAD_US)
+        trimmed = log.trim_blobs(needed[1:], FAR_AHEAD_US)
         assert trimmed.bytes >= 7
         assert log.size().changelog_bytes == before - trimmed.bytes
         again = self.reopen(log)
-        assert list(again.read(kept[1:])) == [Blob(kept[1], b"22")]
-        for address in gone:
+        assert list(again.read(needed[1:])) == [Blob(needed[1], b"22")]
+        for address in removed:
             with pytest.raises(WalGapError):
                 list(again.read([address]))
-        assert log.trim_blobs(kept[1:], FAR_AHEAD_US).bytes == 0
-        assert list(again.read(kept[1:])) == [Blob(kept[1], b"22")]
+        assert log.trim_blobs(needed[1:], FAR_AHEAD_US).bytes == 0
+        assert list(again.read(needed[1:])) == [Blob(needed[1], b"22")]
 
     def test_young_blobs_stay_whoever_needs_them(self, log: Log) -> None:
         """They may be of an attempt that another driver is staging."""
@@ -150,15 +150,15 @@ class TrimTests(LogHarness):
         assert list(log.read([address])) == [Blob(address, b"1")]
 
     def test_needed_addresses_that_are_gone_or_foreign_do_no_harm(self, log: Log) -> None:
-        (gone,) = log.stage("gone", [b"1"])
+        (removed,) = log.stage("gone", [b"1"])
         log.trim_blobs([], FAR_AHEAD_US)
         (address,) = log.stage("s", [b"2"])
-        log.trim_blobs([gone, address], FAR_AHEAD_US)
+        log.trim_blobs([removed, address], FAR_AHEAD_US)
         assert list(log.read([address])) == [Blob(address, b"2")]
 
     def test_trims_of_many_threads_beside_staging_drop_nothing_needed(self, log: Log) -> None:
-        wanted = [log.stage(f"w-{index}", [b"%d" % index]) for index in range(5)]
-        needed = [address for addresses in wanted for address in addresses]
+        groups = [log.stage(f"w-{index}", [b"%d" % index]) for index in range(5)]
+        needed = [address for addresses in groups for address in addresses]
         staged: dict[str, bytes] = {}
 
         def work(worker: int) -> None:

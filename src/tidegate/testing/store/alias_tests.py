@@ -36,8 +36,8 @@ class AliasTests(StoreHarness):
         one, other, long = fresh_alias(), fresh_alias(), f"{'x' * 30}.{uuid.uuid4().hex}"
         for alias, target in ((one, BLUE), (other, GREEN), (long, BLUE)):
             store.aliases().set(alias, target)
-        found = self.make_store().aliases().all()
-        assert {name: found.get(name) for name in (one, other, long)} == {one: BLUE, other: GREEN, long: BLUE}
+        known = self.make_store().aliases().all()
+        assert {name: known.get(name) for name in (one, other, long)} == {one: BLUE, other: GREEN, long: BLUE}
         for alias in (one, other, long):
             store.aliases().drop(alias)
         assert not {one, other, long} & set(store.aliases().all())

@@ -93,7 +93,7 @@ class AttemptTests(StoreHarness):
 
     def test_of_many_that_begin_at_once_one_wins_at_most(self, store: Store) -> None:
         put(store, 1, FIRST)
-        attempts = [f"{at:016x}" for at in range(4)]
+        attempts = [f"{number:016x}" for number in range(4)]
         mine = [self.reopen(store) for _ in attempts]
         done = in_threads(
             *(lambda m=m, a=a: m.begin(of(a), [], EPOCH) for m, a in zip(mine, attempts, strict=True))

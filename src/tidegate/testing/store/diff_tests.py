@@ -101,7 +101,7 @@ def with_tables(entry: CatalogEntry, *, expires: bool) -> CatalogEntry:
     """Return the entry as the store has it, or as if rows of its tables could expire."""
     if not expires:
         return entry
-    tables = {name: msgspec.structs.replace(at, expires=True) for name, at in entry.tables.items()}
+    tables = {name: msgspec.structs.replace(state, expires=True) for name, state in entry.tables.items()}
     return msgspec.structs.replace(entry, tables=tables)
 
 

@@ -173,8 +173,8 @@ def chunks_of(changes: Changes, key_groups: int = KEY_GROUPS, rows_max: int = 1_
     """Return the changes as one chunk per ``rows_max`` rows of a run (at least one chunk if any)."""
     chunks: list[Chunk] = []
     for run in runs_of(changes, key_groups):
-        for at in range(0, len(run.keys), rows_max):
-            piece = run._replace(keys=run.keys.slice(at, rows_max), values=run.values.slice(at, rows_max))
+        for row in range(0, len(run.keys), rows_max):
+            piece = run._replace(keys=run.keys.slice(row, rows_max), values=run.values.slice(row, rows_max))
             chunks.append(Chunk(len(chunks), [piece]))
     return chunks
 

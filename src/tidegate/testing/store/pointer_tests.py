@@ -114,9 +114,9 @@ class PointerTests(StoreHarness):
 
     def test_raced_creates_agree(self) -> None:
         store = self.make_store()
-        wanted = [Identity(f"uuid-{i}", "suite", 4 + i) for i in range(4)]
-        answers = in_threads(*(lambda one=one: self.reopen(store).create(one) for one in wanted))
-        assert answers[0].uuid in {one.uuid for one in wanted}
+        identities = [Identity(f"uuid-{i}", "suite", 4 + i) for i in range(4)]
+        answers = in_threads(*(lambda one=one: self.reopen(store).create(one) for one in identities))
+        assert answers[0].uuid in {one.uuid for one in identities}
         assert answers == [answers[0]] * 4
         assert store.identity() == answers[0]
 
@@ -275,8 +275,8 @@ class PointerTests(StoreHarness):
             store.put_schemas([schema])
             write(store, version, {"t": rows} if rows else {})
             published = entry(version, {"t": rows})
-            at = {"t": TableAt(schema.schema_id)}
-            assert store.publish(msgspec.structs.replace(published, tables=at), EPOCH)
+            tables = {"t": TableAt(schema.schema_id)}
+            assert store.publish(msgspec.structs.replace(published, tables=tables), EPOCH)
         reopened, big = self.reopen(store), 1_099_511_627_776
         assert [_content(reopened, one) for one in reopened.catalog()] == [
             {"k": {"a": 1}, "l": {"a": 1}},

@@ -63,27 +63,27 @@ class ReadTests(StoreHarness):
         store.seal(stamp(1), counts_of_runs(runs))
         assert store.publish(msgspec.structs.replace(entry(1, {"t": rows}), tables=tables), EPOCH) is True
         assert store.catalog(1, 1)[0].tables == tables
-        asked, at = [*keys, b"absent"], store.catalog(1, 1)[0].read_at("t")
+        all_keys, read_at = [*keys, b"absent"], store.catalog(1, 1)[0].read_at("t")
         values = [*rows.values(), None]
-        assert store.get_many(at, asked).to_pylist() == values
-        assert [store.get(at, key) for key in asked] == values
-        assert store.rows_of(at, keys).to_pylist() == [b"+" + value for value in rows.values()]
+        assert store.get_many(read_at, all_keys).to_pylist() == values
+        assert [store.get(read_at, key) for key in all_keys] == values
+        assert store.rows_of(read_at, keys).to_pylist() == [b"+" + value for value in rows.values()]
         if isinstance(store, SupportsReadWithPointer):
-            reads = [(at, asked), (at, keys[:1])]
-            found, pointer = store.get_many_with_pointer(reads)
-            assert found is not None
-            assert [of_one.to_pylist() for of_one in found] == [values, values[:1]]
+            reads = [(read_at, all_keys), (read_at, keys[:1])]
+            answers, pointer = store.get_many_with_pointer(reads)
+            assert answers is not None
+            assert [of_one.to_pylist() for of_one in answers] == [values, values[:1]]
             assert pointer.visible == 1
-            assert [store.get_with_pointer(at, key)[0] for key in asked] == values
+            assert [store.get_with_pointer(read_at, key)[0] for key in all_keys] == values
         scanned_rows = [
             row
             for group in (0, stride)
-            for batch in store.scan(at, group)
+            for batch in store.scan(read_at, group)
             for row in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
         ]
         assert dict(scanned_rows) == rows
         assert len(scanned_rows) == len(rows)
-        without = at._replace(stride=1)
+        without = read_at._replace(stride=1)
         assert store.get_many(without, keys).null_count, "these are the namespace's key groups"
         assert list(store.self_check()) == []
 
@@ -127,10 +127,10 @@ class ReadTests(StoreHarness):
         )
         for number, (kind, key) in enumerate(keys.items()):
             assert get(store, f"t{number}", [key], 1) == [b"v"]
-            (found,) = scanned(store, f"t{number}", 1)
-            assert decode_key(found, [kind]) == values[kind]
-        (found,) = scanned(store, "all", 1)
-        assert decode_key(found, kinds) == tuple(values.values())
+            (stored,) = scanned(store, f"t{number}", 1)
+            assert decode_key(stored, [kind]) == values[kind]
+        (stored,) = scanned(store, "all", 1)
+        assert decode_key(stored, kinds) == tuple(values.values())
 
     def test_a_delete_hides_from_its_version_on(self, store: Store) -> None:
         """T27."""
@@ -162,16 +162,16 @@ class ReadTests(StoreHarness):
 
     def test_answers_stand_in_the_order_of_the_questions(self, store: Store) -> None:
         put(store, 1, {"t": {b"%d" % i: b"v%d" % i for i in range(20)}})
-        asked = [b"7", b"absent", b"3", b"7", b"19", b"", b"3"]
-        assert get(store, "t", asked, 1) == [b"v7", None, b"v3", b"v7", b"v19", None, b"v3"]
+        keys = [b"7", b"absent", b"3", b"7", b"19", b"", b"3"]
+        assert get(store, "t", keys, 1) == [b"v7", None, b"v3", b"v7", b"v19", None, b"v3"]
         assert get(store, "t", [], 1) == []
 
     def test_many_keys_at_once(self, store: Store) -> None:
         changes = {"t": {b"%05d" % i: b"%d" % i for i in range(7_000)}}
         put(store, 1, changes)
-        asked = [b"%05d" % i for i in range(9_000)]
-        random.Random(1).shuffle(asked)
-        assert get(store, "t", asked, 1) == [changes["t"].get(key) for key in asked]
+        keys = [b"%05d" % i for i in range(9_000)]
+        random.Random(1).shuffle(keys)
+        assert get(store, "t", keys, 1) == [changes["t"].get(key) for key in keys]
 
     def test_a_table_that_never_had_a_row_is_empty(self, store: Store) -> None:
         put(store, 1, {"t": {b"a": b"1"}})
@@ -282,10 +282,10 @@ class ReadTests(StoreHarness):
                 state[table].update(changes[table])
             put(store, version, changes, **starts)
             history.append((version, dict(starts), {table: live(state[table]) for table in tables}))
-        for version, at, expected in history:
+        for version, starts_at, expected in history:
             for table in tables:
-                assert scanned(store, table, version, at[table]) == expected[table]
-                values = get(store, table, keys, version, at[table])
+                assert scanned(store, table, version, starts_at[table]) == expected[table]
+                values = get(store, table, keys, version, starts_at[table])
                 assert live(dict(zip(keys, values, strict=True))) == expected[table]
 
     def test_a_scan_stays_at_its_version(self, one_group: Store) -> None:

@@ -90,8 +90,8 @@ class Written:
     def opened(self, store: Store) -> Coordinator:
         """Open a new driver; the one before it is fenced."""
         log = MemoryLog(self.name, "suite", clock=self.clock)
-        at = Endpoints("suite", f"memory://{self.name}", "memory://suite")
-        driver = Coordinator(at, log, store, OPTIONS, self.clock)
+        where = Endpoints("suite", f"memory://{self.name}", "memory://suite")
+        driver = Coordinator(where, log, store, OPTIONS, self.clock)
         open_namespace(driver, "q")
         return driver
 
@@ -100,19 +100,19 @@ class Written:
         self.clock.advance(APART_S)
         version = len(self.contents)
         changes: dict[str, dict[bytes, bytes | None]] = {}
-        drops = frozenset(table for table, at in DROPPED.items() if version in at)
+        drops = frozenset(table for table, versions in DROPPED.items() if version in versions)
         others = ("emptied", *sorted(DROPPED.keys() - drops), *(["late"] if version >= HORIZON - 1 else []))
         for table in ("plain", "brief", *others):
             chosen = self._chance.sample(KEYS, 6)
             changes[table] = {key: b"%s of %d" % (table.encode(), version) for key in chosen[:4]}
             changes[table] |= dict.fromkeys(chosen[4:])
-        starts = frozenset(table for table, at in EMPTIED.items() if version in at)
+        starts = frozenset(table for table, versions in EMPTIED.items() if version in versions)
         summarise_if_due(self.driver.decisions, self.driver.options.summary_every)
         origin = batch("q", version)
         barrier = ArrowBarrier(self.driver.log, changes, origin, KEY_GROUPS, starts=starts, drops=drops)
         assert commit(self.driver, barrier).version == version
         for table in starts | drops:
-            self._written_at = {at: one for at, one in self._written_at.items() if at[0] != table}
+            self._written_at = {place: one for place, one in self._written_at.items() if place[0] != table}
         for table, of_table in changes.items():
             for key, value in of_table.items():
                 self.rows.append(Row(table, group_of(key), key, version))
@@ -237,9 +237,9 @@ class RepairTests(StoreHarness):
             return
         assert "not compared" in done.not_compared
         for version in range(HORIZON, VERSIONS + 1):
-            for table, wanted in trimmed.contents[version].items():
+            for table, content in trimmed.contents[version].items():
                 rows = read(reopened, version)[table]
-                assert rows.items() <= wanted.items(), (version, table)
+                assert rows.items() <= content.items(), (version, table)
 
     def test_a_row_that_is_written_again_late_brings_nothing_back(self, store: Store) -> None:
         """Version 2 deleted one key and changed another, and was retired before the rewrite of 1 landed."""

@@ -284,9 +284,9 @@ class RetireTests(StoreHarness):
             if version == 120:
                 assert store.schemas()[changed[99].schema_id] == changed[99]
                 store.release("pin")
-        kept = store.schemas()
-        assert kept.keys() >= {schema.schema_id for schema in changed[-2:]}
-        assert len(kept) <= 5
+        schemas = store.schemas()
+        assert schemas.keys() >= {schema.schema_id for schema in changed[-2:]}
+        assert len(schemas) <= 5
         assert store.schemas_of([changed[-1].schema_id])[changed[-1].schema_id] == changed[-1]
 
     def test_a_schema_that_a_begun_version_brings_back_is_not_forgotten(self, store: Store) -> None:
@@ -371,12 +371,12 @@ class RetireTests(StoreHarness):
             while version < last:
                 version = reader.pointer().visible
                 try:
-                    found = answer(reader, version)
+                    values = answer(reader, version)
                 except SnapshotExpiredError:
                     continue
                 right = [b"%d" % version if i % 2 or version == 1 else None for i in range(len(KEYS))]
-                if found != right:
-                    wrong.append(f"version {version}: {found}")
+                if values != right:
+                    wrong.append(f"version {version}: {values}")
             reader.close()
             return wrong
 
@@ -423,5 +423,5 @@ def held(rows: set[Row]) -> set[tuple[bytes, int]]:
 
 def after(steps: int) -> Callable[[], bool]:
     """Make a ``stopped`` that returns True after ``steps`` calls."""
-    asked = itertools.count()
-    return lambda: next(asked) >= steps
+    calls = itertools.count()
+    return lambda: next(calls) >= steps

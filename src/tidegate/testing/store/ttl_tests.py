@@ -46,7 +46,7 @@ def write_stored(store: Store, version: int, rows: Rows, start: int = 0) -> Chun
     store.apply(stamp(version), Chunk(0, runs))
     store.seal(stamp(version), counts_of_runs(runs))
     plain = entry(version, {"t": {}}, t=start)
-    tables = {name: msgspec.structs.replace(at, expires=True) for name, at in plain.tables.items()}
+    tables = {name: msgspec.structs.replace(state, expires=True) for name, state in plain.tables.items()}
     assert store.publish(msgspec.structs.replace(plain, tables=tables), EPOCH) is True
     return Chunk(0, runs)
 
@@ -75,8 +75,8 @@ class TtlTests(StoreHarness):
             live = {bytes([key]): bytes([key]) for key in shown}
             assert get(store, "t", list(rows), version) == [live.get(key) for key in rows]
             assert scanned(store, "t", version) == live
-            at = ReadAt("t", version, at_us=stamp(version).decided_at_us)
-            assert [store.get(at, key) for key in rows] == [live.get(key) for key in rows]
+            read_at = ReadAt("t", version, at_us=stamp(version).decided_at_us)
+            assert [store.get(read_at, key) for key in rows] == [live.get(key) for key in rows]
 
     def test_a_write_sets_the_expiry_anew(self, store: Store) -> None:
         write_stored(store, 1, {b"a": until(2), b"b": until(2)})
@@ -130,13 +130,13 @@ class TtlTests(StoreHarness):
         changes = {1: write_stored(store, 1, dict.fromkeys(keys, until(1)))}
         changes[2] = write_stored(store, 2, {})
         retire_up_to(store, 2, changes)
-        gone, calls = 0, 0
-        while gone < len(keys):
+        total, calls = 0, 0
+        while total < len(keys):
             dropped = store.drop_expired(300)
-            gone, calls = gone + dropped, calls + 1
+            total, calls = total + dropped, calls + 1
             assert dropped <= 600
             assert calls < MANY_CALLS
-        assert (gone, drop_all_expired(store)) == (len(keys), 0)
+        assert (total, drop_all_expired(store)) == (len(keys), 0)
 
     def test_a_lease_keeps_what_its_version_shows(self, store: Store) -> None:
         changes = {1: write_stored(store, 1, dict.fromkeys(KEYS, until(2)))}

@@ -48,7 +48,7 @@ class UpkeepTests(StoreHarness):
         put(store, 1, {"t": {b"a": b"1", b"b": b"1", b"": b""}})
         put(store, 2, {"t": {b"a": None, b"c": b"2"}})
         write(store, 3, {"t": {b"a": b"3"}})  # not visible
-        asked = [b"c", b"a", b"", b"b", b"a", b"d"]
+        keys = [b"c", b"a", b"", b"b", b"a", b"d"]
         expected = {
             0: [None] * 6,
             1: [None, b"+1", b"+", b"+1", b"+1", None],
@@ -57,7 +57,7 @@ class UpkeepTests(StoreHarness):
             4: [None] * 6,
         }
         for version, values in expected.items():
-            rows = store.rows_of(ReadAt("t", version), asked)
+            rows = store.rows_of(ReadAt("t", version), keys)
             assert rows.type == pa.binary()
             assert rows.to_pylist() == values
         assert store.rows_of(ReadAt("other", 1), [b"a"]).to_pylist() == [None]
@@ -105,8 +105,8 @@ class UpkeepTests(StoreHarness):
         assert (would.rows, would.entries) == (5, 2)
         before = self.stored_rows(store)
         assert store.vacuum() == would
-        gone = {Row("t", group_of(key), key, at) for key, at in [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]}
-        assert before - self.stored_rows(store) == gone | {Row("t", group_of(b"never"), b"never", 2)}
+        lost = {Row("t", group_of(key), key, v) for key, v in [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]}
+        assert before - self.stored_rows(store) == lost | {Row("t", group_of(b"never"), b"never", 2)}
         assert reads == {version: scanned(store, "t", version) for version in (3, 4)}
         assert get(store, "u", [b"a"], 3) == [b"1"]
         assert [one.version for one in store.catalog()] == [3, 4]
@@ -162,8 +162,8 @@ class UpkeepTests(StoreHarness):
         assert len(self.stored_rows(one_group)) == rows - would.rows
         for version, expected in ((4, at_4), (5, state)):
             assert scanned(one_group, "t", version, key_groups=1) == live(expected)
-        kept = {row.key for row in self.stored_rows(one_group) if row.version <= 4}
-        assert kept == {key for key, value in at_4.items() if value is not None}
+        remaining = {row.key for row in self.stored_rows(one_group) if row.version <= 4}
+        assert remaining == {key for key, value in at_4.items() if value is not None}
 
     # -- drop ----------------------------------------------------------------------------------
 

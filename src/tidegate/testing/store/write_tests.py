@@ -89,7 +89,7 @@ class WriteTests(StoreHarness):
     def test_threads_apply_different_key_groups_at_once(self, store: Store) -> None:
         changes = {"t": {b"%06d" % i: b"%d" % i for i in range(4_000)}}
         runs = runs_of(changes)
-        tasks = [runs[at::4] for at in range(4)]
+        tasks = [runs[index::4] for index in range(4)]
         done = in_threads(
             *(lambda n=n, task=task: store.apply(stamp(1), Chunk(n, task)) for n, task in enumerate(tasks))
         )

@@ -134,8 +134,8 @@ class CellRun:
     def _sleeps(self) -> bool:
         """Whether the disturbed driver stops itself, to be woken from here."""
         fault = self._cell.fault
-        held = self._taken_over and fault in ("late", "net-late", "net-lost")
-        return held or fault in ("stop", "server", *OUTSIDE)
+        is_paused = self._taken_over and fault in ("late", "net-late", "net-lost")
+        return is_paused or fault in ("stop", "server", *OUTSIDE)
 
     @contextlib.contextmanager
     def ends_open(self) -> Iterator[None]:

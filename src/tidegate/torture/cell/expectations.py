@@ -36,8 +36,8 @@ def wiped(before: set[str], after: set[str]) -> list[Finding]:
     """Check that `tidegate repair` removed no hash of rows, whether it could put back lost ones or not."""
     removed = sorted(before - after)
     what = f"`tidegate repair` removed {len(removed)} hashes of rows, {', '.join(removed[:1])} among them"
-    kept = f"{len(before & after)} of them"
-    return _unless(not removed, "wiped", "I3", what, f"{len(before)} hashes", kept)
+    remaining = f"{len(before & after)} of them"
+    return _unless(not removed, "wiped", "I3", what, f"{len(before)} hashes", remaining)
 
 
 def moved_by_a_zombie(before: Seen, after: Seen) -> list[Finding]:

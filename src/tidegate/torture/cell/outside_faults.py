@@ -69,10 +69,10 @@ class Outside:
             self._must_be_done()
             self.refusals, self.lost = REFUSED_ROWS, True
             return
-        begun = run.work / "begun"
+        marker = run.work / "begun"
         work = redis_faults.move_slots if self._fault == "reshard" else redis_faults.change_replicas
-        self._process = run.start(work, plan, self._name, folder, self._name, self._seed, str(begun))
-        run.until(self._process, begun.exists, "did not begin")
+        self._process = run.start(work, plan, self._name, folder, self._name, self._seed, str(marker))
+        run.until(self._process, marker.exists, "did not begin")
         self.refusals = (REFUSED,)
 
     def end(self) -> None:

@@ -128,11 +128,11 @@ class OutsideReader(Notes):
 
     def _newest(self, tables: list[str]) -> None:
         """Read keys of several tables at the newest version, in one request: it names their one version."""
-        asked, began = {table: self.asked(table) for table in tables}, self.recorder.now()
-        answer = self._ask("get_many", keys=_keys(asked))
+        keys, began = {table: self.asked(table) for table in tables}, self.recorder.now()
+        answer = self._ask("get_many", keys=_keys(keys))
         number = self.recorder.number()
         with self.held(number, answer["version"], began):
-            self._note_rows(asked, answer, began, number)
+            self._note_rows(keys, answer, began, number)
 
     def _scan_newest(self, table: str) -> None:
         number, began = self.recorder.number(), self.recorder.now()
@@ -152,19 +152,19 @@ class OutsideReader(Notes):
             self.failed("snapshot", error, began, number)
 
     def _read_twice(self, taken: dict[str, Any], number: int) -> None:
-        asked, began = {table: self.asked(table) for table in self.chosen_tables()}, self.recorder.now()
-        answer = self._ask("get_many", keys=_keys(asked), snapshot=taken["snapshot"])
+        keys, began = {table: self.asked(table) for table in self.chosen_tables()}, self.recorder.now()
+        answer = self._ask("get_many", keys=_keys(keys), snapshot=taken["snapshot"])
         self._check_version(taken, answer)
-        self._note_rows(asked, answer, began, number)
+        self._note_rows(keys, answer, began, number)
         table, began = self.chance.choice(self.plan.workloads), self.recorder.now()
         answer = self._ask("scan", table=table, snapshot=taken["snapshot"])
         self._check_version(taken, answer)
         self.scanned(table, _scanned(answer), began, number)
 
     def _note_rows(
-        self, asked: dict[str, list[bytes]], answer: dict[str, Any], began: int, number: int
+        self, by_table: dict[str, list[bytes]], answer: dict[str, Any], began: int, number: int
     ) -> None:
-        for table, keys in asked.items():
+        for table, keys in by_table.items():
             values = zip(keys, answer["rows"][table], strict=True)
             rows = {key: _value(value) for key, value in values if value is not None}
             self.read(table, keys, rows, began, number)
@@ -176,8 +176,8 @@ class OutsideReader(Notes):
             )
 
 
-def _keys(asked: dict[str, list[bytes]]) -> dict[str, list[list[str]]]:
-    return {table: [[key.hex()] for key in keys] for table, keys in asked.items()}
+def _keys(by_table: dict[str, list[bytes]]) -> dict[str, list[list[str]]]:
+    return {table: [[key.hex()] for key in keys] for table, keys in by_table.items()}
 
 
 def _scanned(answer: dict[str, Any]) -> dict[bytes, Any]:

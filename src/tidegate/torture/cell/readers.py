@@ -187,20 +187,20 @@ class Notes:
         return [key.encode() for key in keys]
 
     def read(
-        self, table: str, asked: list[bytes], rows: dict[bytes, Any], began: int, snapshot: int = 0
+        self, table: str, keys: list[bytes], rows: dict[bytes, Any], began: int, snapshot: int = 0
     ) -> None:
-        found = {key.decode(): _value(value) for key, value in rows.items()}
-        absent = sorted(key.decode() for key in asked if key not in rows)
+        values = {key.decode(): _value(value) for key, value in rows.items()}
+        absent = sorted(key.decode() for key in keys if key not in rows)
         event = Read(
-            client=self.client, table=table, began=began, snapshot=snapshot, found=found, absent=absent
+            client=self.client, table=table, began=began, snapshot=snapshot, found=values, absent=absent
         )
         self.recorder.note(event)
 
     @contextlib.contextmanager
-    def held(self, snapshot: int, version: int, began: int, asked: int = 0) -> Iterator[None]:
+    def held(self, snapshot: int, version: int, began: int, requested: int = 0) -> Iterator[None]:
         """Note that a snapshot is open while the block runs, and closed unless it raised."""
         event = SnapshotOpened(
-            client=self.client, snapshot=snapshot, version=version, began=began, asked=asked
+            client=self.client, snapshot=snapshot, version=version, began=began, asked=requested
         )
         self.recorder.note(event)
         yield
@@ -297,22 +297,22 @@ class Reader(Notes):
         for table in self.plan.workloads:
             if table not in entries[0].tables:
                 continue
-            asked, began = self.asked(table), self.recorder.now()
+            keys, began = self.asked(table), self.recorder.now()
             try:
-                values = store.get_many(entries[0].read_at(table), asked).to_pylist()
+                values = store.get_many(entries[0].read_at(table), keys).to_pylist()
             except tidegate.SnapshotExpiredError as error:
                 self.failed("get_many", error, began, number)
                 continue
-            rows = {key: value for key, value in zip(asked, values, strict=True) if value is not None}
-            self.read(table, asked, rows, began, number)
+            rows = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+            self.read(table, keys, rows, began, number)
         self.recorder.note(SnapshotClosed(client=self.client, snapshot=number))
 
     def _latest(self, gate: Any) -> None:
         began = self.recorder.now()
         self.looked(gate.version(), began)
         table = self.chance.choice(self.plan.workloads)
-        asked, began = self.asked(table), self.recorder.now()
-        self.read(table, asked, gate.table(table).get_many(asked), began)
+        keys, began = self.asked(table), self.recorder.now()
+        self.read(table, keys, gate.table(table).get_many(keys), began)
 
     def _scan(self, gate: Any) -> None:
         table, began = self.chance.choice(self.plan.workloads), self.recorder.now()
@@ -334,9 +334,9 @@ class Reader(Notes):
     def _look_twice(self, snap: Any, number: int) -> None:
         for _ in range(2):
             for table in self.chosen_tables():
-                asked, began = self.asked(table), self.recorder.now()
+                keys, began = self.asked(table), self.recorder.now()
                 if self.chance.random() < 0.5:
-                    self.read(table, asked, snap.table(table).get_many(asked), began, number)
+                    self.read(table, keys, snap.table(table).get_many(keys), began, number)
                 else:
                     self.scanned(table, dict(snap.table(table).scan()), began, number)
             self.ending.wait(LOOK_S)
@@ -377,9 +377,9 @@ class AsyncReader(Notes):
             async with gate.snapshot() as snap:
                 with self.held(number, snap.version, began):
                     for table in self.chosen_tables():
-                        asked, began = self.asked(table), self.recorder.now()
+                        keys, began = self.asked(table), self.recorder.now()
                         if self.chance.random() < 0.5:
-                            self.read(table, asked, await snap.table(table).get_many(asked), began, number)
+                            self.read(table, keys, await snap.table(table).get_many(keys), began, number)
                         else:
                             rows = {key: value async for key, value in snap.table(table).scan()}
                             self.scanned(table, rows, began, number)

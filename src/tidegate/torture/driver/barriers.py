@@ -58,7 +58,7 @@ def reader_of(driver: Coordinator, changes: Sequence[Change], in_flight: InFligh
 
     def read_rows(version: int) -> Rows:
         tables, key_groups = driver.folded.tables, driver.folded.key_groups
-        at = StateAt(driver.store, version, in_flight, lambda: driver.log, range(key_groups))
+        state_at = StateAt(driver.store, version, in_flight, lambda: driver.log, range(key_groups))
         rows: dict[str, dict[bytes, bytes | None]] = {}
         for change in changes:
             keys = [key.encode() for key in keys_read(change)]
@@ -66,8 +66,8 @@ def reader_of(driver: Coordinator, changes: Sequence[Change], in_flight: InFligh
             if keys and version and change.table in tables:
                 start = tables[change.table].start
                 groups = pa.array([key_group(key, key_groups) for key in keys], pa.int32())
-                asked = pa.record_batch([groups, pa.array(keys, pa.binary())], ["g", "k"])
-                values = payloads(at.get_stored(change.table, start, asked)).to_pylist()
+                batch = pa.record_batch([groups, pa.array(keys, pa.binary())], ["g", "k"])
+                values = payloads(state_at.get_stored(change.table, start, batch)).to_pylist()
                 pairs = zip(keys, values, strict=True)
                 state = {key.decode(): decoded(value) for key, value in pairs if value is not None}
             rows[change.table] = rows_after(change, state)

@@ -306,7 +306,7 @@ class Torture:
     def _put_back_everything(self, driver: Coordinator) -> None:
         """Repair as if all rows were lost; the history notes them as destroyed."""
         last, groups = driver.folded.last_version, range(driver.folded.key_groups)
-        rows = [Destroyed(version=at, key_group=group) for at in range(1, last + 1) for group in groups]
+        rows = [Destroyed(version=old, key_group=group) for old in range(1, last + 1) for group in groups]
         self._recorder.note(Fault(kind="as if lost", target="all rows", destroys=rows))
         put_back_everything(driver)
 

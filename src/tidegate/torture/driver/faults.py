@@ -231,9 +231,9 @@ class Disturber:
             if not self._pending or (self._strike.fault == "forgotten" and name not in ROWS):
                 return plain(*args, **options)
             self._pending = False
-            kept = [list(arg) if hasattr(arg, "__next__") else arg for arg in args]
+            arguments = [list(arg) if hasattr(arg, "__next__") else arg for arg in args]
             self.note(f"{kind}.{name}")
-            return self._disturbed(name, errors, lambda: plain(*kept, **options), plain, kept)
+            return self._disturbed(name, errors, lambda: plain(*arguments, **options), plain, arguments)
 
         return guarded
 

@@ -68,7 +68,7 @@ def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int
         Recorder(Path(folder), name, role="fault") as recorder,
     ):
         pointer = store.pointer()
-        starts = {table: at.start for table, at in store.catalog(pointer.visible)[0].tables.items()}
+        starts = {table: state.start for table, state in store.catalog(pointer.visible)[0].tables.items()}
         candidates = []
         for key in keys_of(where):
             match = ROWS.match(key)
@@ -126,10 +126,10 @@ class _Changes:
             time.sleep(0.005)
 
 
-def move_slots(where_json: str, folder: str, name: str, seed: str, begun: str) -> int:
+def move_slots(where_json: str, folder: str, name: str, seed: str, marker: str) -> int:
     """Move slots of the namespace to and fro until SIGTERM, and cancel every second move half-way.
 
-    The file ``begun`` is created when the first slot is on the move.
+    The file ``marker`` is created when the first slot is on the move.
     """
     where = json_decoder(Where).decode(where_json)
     with contextlib.closing(where.open_store()) as store:
@@ -142,7 +142,7 @@ def move_slots(where_json: str, folder: str, name: str, seed: str, begun: str) -
         try:
             while not changes.ended:
                 key = changes.chance.choice(keys)
-                if _move(cluster, changes, key, homes, Path(begun)):
+                if _move(cluster, changes, key, homes, Path(marker)):
                     changes.done += 1
                 changes.wait(changes.chance.uniform(0, BETWEEN_S))
         finally:
@@ -155,7 +155,7 @@ def move_slots(where_json: str, folder: str, name: str, seed: str, begun: str) -
         return 0 if changes.done else NOTHING_DONE
 
 
-def _move(cluster: Cluster, changes: _Changes, key: bytes, homes: dict[int, Address], begun: Path) -> bool:
+def _move(cluster: Cluster, changes: _Changes, key: bytes, homes: dict[int, Address], marker: Path) -> bool:
     """Move one slot to another primary, or half of the way and back; False: it holds keys of others."""
     slot = slot_of(key)
     source = cluster.owner_of(slot)
@@ -172,7 +172,7 @@ def _move(cluster: Cluster, changes: _Changes, key: bytes, homes: dict[int, Addr
     homes.setdefault(slot, source)
     cluster.begin_move(slot, source, to)
     try:
-        begun.touch()
+        marker.touch()
         cluster.move_keys(slot, source, to, moved)
         changes.wait(changes.chance.uniform(0, HELD_S))
     finally:
@@ -183,7 +183,7 @@ def _move(cluster: Cluster, changes: _Changes, key: bytes, homes: dict[int, Addr
 # -- replicas ----------------------------------------------------------------------------------------------
 
 
-def change_replicas(where_json: str, folder: str, name: str, seed: str, begun: str) -> int:
+def change_replicas(where_json: str, folder: str, name: str, seed: str, marker: str) -> int:
     """Attach a replica to a primary, detach it, and on a Cluster promote one, in turn, until SIGTERM."""
     where = json_decoder(Where).decode(where_json)
     settings = settings_of(where.store, where.store_options)
@@ -192,14 +192,14 @@ def change_replicas(where_json: str, folder: str, name: str, seed: str, begun: s
         if settings.kind != "cluster":
             while not changes.ended:
                 address = servers_of(settings).node_of(meta_key(where.namespace)).address
-                _attach(settings, address, changes, Path(begun))
+                _attach(settings, address, changes, Path(marker))
             return 0
         with contextlib.closing(Cluster(settings)) as cluster:
-            _promote_to_and_fro(cluster, settings, changes, Path(begun))
+            _promote_to_and_fro(cluster, settings, changes, Path(marker))
     return 0
 
 
-def _promote_to_and_fro(cluster: Cluster, settings: RedisSettings, changes: _Changes, begun: Path) -> None:
+def _promote_to_and_fro(cluster: Cluster, settings: RedisSettings, changes: _Changes, marker: Path) -> None:
     """Promote a replica of each shard once, and back at the end.
 
     The other primaries vote for a shard once within two node timeouts. Until they vote again, its primary
@@ -209,7 +209,7 @@ def _promote_to_and_fro(cluster: Cluster, settings: RedisSettings, changes: _Cha
     try:
         while not changes.ended:
             shard = changes.chance.choice(cluster.shards())
-            _attach(settings, shard.address, changes, begun)
+            _attach(settings, shard.address, changes, marker)
             if shard.replicas and shard.address not in promoted and not changes.ended:
                 _promote(cluster, changes, shard)
                 promoted.update(address for _, address in shard.replicas)
@@ -229,10 +229,10 @@ def _promote(cluster: Cluster, changes: _Changes, shard: Shard) -> None:
     changes.wait(changes.chance.uniform(0, BETWEEN_S))
 
 
-def _attach(settings: RedisSettings, address: Address, changes: _Changes, begun: Path) -> None:
+def _attach(settings: RedisSettings, address: Address, changes: _Changes, marker: Path) -> None:
     """Attach a replica that keeps nothing, and detach it. The first one gives its primary another id."""
     changes.note("replica", str(address), "a replica is attached, and detached")
-    begun.touch()
+    marker.touch()
     with attached(settings, address):
         changes.wait(changes.chance.uniform(0, HELD_S))
     changes.done += 1

@@ -204,10 +204,10 @@ class _Line(NamedTuple):
     slots: bool
 
 
-def _line(text: str, asked: Address) -> tuple[str, _Line]:
+def _line(text: str, server: Address) -> tuple[str, _Line]:
     name, place, flags, master, _, _, _, _, *slots = text.split()
     host, _, port = place.partition("@")[0].rpartition(":")
-    address = Address(host or asked.host, int(port))
+    address = Address(host or server.host, int(port))
     return name, _Line(address, frozenset(flags.split(",")), master, any(s[0] != "[" for s in slots))
 
 

@@ -144,13 +144,13 @@ def put_back_everything(driver: Coordinator) -> None:
 @contextlib.contextmanager
 def _as_if_lost(store: Any) -> Iterator[None]:
     """Report every version from the horizon on as missing, when the store is asked for it the first time."""
-    missing, comparing, asked = store.missing, store.comparing, set[int]()
+    missing, comparing, versions = store.missing, store.comparing, set[int]()
 
     def all_missing(stamp: Stamp, counts: Counts) -> dict[int, Any]:
-        if stamp.version in asked:
+        if stamp.version in versions:
             lost: dict[int, Any] = missing(stamp, counts)
             return lost
-        asked.add(stamp.version)
+        versions.add(stamp.version)
         return dict(counts)
 
     @contextlib.contextmanager

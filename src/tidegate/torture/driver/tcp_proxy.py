@@ -113,8 +113,8 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 def proxied(url: str, port: int) -> str:
     """Return the URL through a proxy on this machine, with its user, password and path."""
     parts = urlsplit(url)
-    user, at, _ = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{port}"))
+    user, separator, _ = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}{separator}127.0.0.1:{port}"))
 
 
 def server_of(url: str) -> tuple[str, int] | None:

@@ -45,7 +45,7 @@ def bank(chance: random.Random, batch: int) -> Change:
 def marker(chance: random.Random, batch: int) -> Change:
     """Set every key to the number of the batch: two numbers in one snapshot are two versions."""
     number = batch + OTHER_ROWS * chance.randrange(1, 1_000)
-    return Change(table="marker", rows=dict.fromkeys((f"m{at}" for at in range(MARKERS)), number))
+    return Change(table="marker", rows=dict.fromkeys((f"m{index}" for index in range(MARKERS)), number))
 
 
 def lists(chance: random.Random, batch: int) -> Change:
@@ -57,12 +57,12 @@ def lists(chance: random.Random, batch: int) -> Change:
 def churn(chance: random.Random, batch: int) -> Change:
     """Delete keys and put them back: an old row that is resurrected has an old number."""
     rows: dict[str, Any] = {}
-    for at in range(CHURNED):
+    for index in range(CHURNED):
         match chance.randrange(3):
             case 0:
-                rows[f"d{at}"] = None
+                rows[f"d{index}"] = None
             case 1:
-                rows[f"d{at}"] = {"batch": batch, "chance": chance.randrange(1_000)}
+                rows[f"d{index}"] = {"batch": batch, "chance": chance.randrange(1_000)}
             case _:
                 pass
     rows[f"d{batch % CHURNED}"] = {"batch": batch, "chance": -1}
@@ -72,9 +72,9 @@ def churn(chance: random.Random, batch: int) -> Change:
 def counters(chance: random.Random, batch: int) -> Change:  # noqa: ARG001 - as all workloads
     """Reduce a sum, a smallest and a largest number per key, from the state one version before."""
     reduce: dict[str, dict[str, Any]] = {}
-    for at in chance.sample(range(COUNTERS), 4):
+    for index in chance.sample(range(COUNTERS), 4):
         value = chance.randrange(-500, 500)
-        reduce[f"c{at}"] = {"events": 1, "least": value, "most": value}
+        reduce[f"c{index}"] = {"events": 1, "least": value, "most": value}
     return Change(table="counters", reduce=reduce, reducers={"events": "sum", "least": "min", "most": "max"})
 
 

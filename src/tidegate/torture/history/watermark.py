@@ -28,7 +28,7 @@ class Watermark:
 
     def before(self, began: int) -> tuple[int, str]:
         """Return the bound known before ``began``, and the line that shows it; 0 when there is none."""
-        at = bisect.bisect_left(self._times, began) - 1
-        if at < 0 or began <= self._forgotten:
+        index = bisect.bisect_left(self._times, began) - 1
+        if index < 0 or began <= self._forgotten:
             return 0, ""
-        return self._values[at], self._lines[at]
+        return self._values[index], self._lines[index]

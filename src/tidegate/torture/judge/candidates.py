@@ -138,11 +138,11 @@ class Candidates:
         for lineage, batches in self._free.items():
             low, high = 0, len(batches)
             if lineage and (versions := self._neighbours.get(lineage[1:])):
-                known, at = self._batches[lineage[1:]], bisect.bisect(versions, version)
-                if at > 0:
-                    low = bisect.bisect(batches, known[at - 1], key=lambda entry: entry[0])
-                if at < len(known):
-                    high = bisect.bisect_left(batches, known[at], key=lambda entry: entry[0])
+                known, index = self._batches[lineage[1:]], bisect.bisect(versions, version)
+                if index > 0:
+                    low = bisect.bisect(batches, known[index - 1], key=lambda entry: entry[0])
+                if index < len(known):
+                    high = bisect.bisect_left(batches, known[index], key=lambda entry: entry[0])
             yield from (origin for _, origin in batches[low:high])
 
     def _possible(self, origin: Origin, version: int) -> list[Offer]:

@@ -55,18 +55,18 @@ class Diagnosis:
         for mismatch in mismatches:
             self._find(mismatch)
 
-    def _gather(self, wanted: set[Place]) -> None:
+    def _gather(self, places: set[Place]) -> None:
         """Collect what each offer did to the keys that were answered wrongly, and their expected values."""
-        if not wanted:
+        if not places:
             return
         for offers in self._timeline.offers.values():
             for offer in offers:
                 for change in self._source.changes(offer):
-                    for key in keys_of(change, wanted):
+                    for key in keys_of(change, places):
                         self._parts.setdefault((change.table, key), []).append(part_of(offer, change, key))
         tables = Tables()
         for version, offer in sorted(self._made.items()):
-            tables.apply([only(change, wanted) for change in self._source.changes(offer)], version)
+            tables.apply([only(change, places) for change in self._source.changes(offer)], version)
             for name, table in tables.by_name.items():
                 for key in (key for key, writer in table.writers.items() if writer == version):
                     values = self._values.setdefault((name, key), {})
@@ -184,14 +184,14 @@ class Diagnosis:
             later = [version for offer in owners if (version := self._version(offer)) is not None]
             rule, why, lines = self._of_versions(mismatch, later) if later else self._unmade(owners)
             return rule, f"item {shown(strange[0])}: {why}", lines
-        gone = [item for item in right if left.get(item, 0) < right[item]]
-        if not gone:
+        missing = [item for item in right if left.get(item, 0) < right[item]]
+        if not missing:
             return "order", "the items are in another order than their versions", []
-        owners = [part.offer for part in parts if gone[0] in counted(part.items)]
+        owners = [part.offer for part in parts if missing[0] in counted(part.items)]
         versions = [version for offer in owners if (version := self._version(offer)) is not None]
         wrong = dataclasses.replace(mismatch.wrong, writer=max(versions, default=mismatch.wrong.writer))
         rule, why, lines = self._missing(dataclasses.replace(mismatch, wrong=wrong))
-        return rule, f"item {shown(gone[0])} is missing: {why}", lines
+        return rule, f"item {shown(missing[0])} is missing: {why}", lines
 
     def _by_numbers(
         self, mismatch: Mismatch, parts: list[Part], seen: dict[str, Any], expected: dict[str, Any]
@@ -221,10 +221,10 @@ class Diagnosis:
         return str(self._made[version].place)
 
 
-def keys_of(change: events.Change, wanted: set[Place]) -> list[str]:
+def keys_of(change: events.Change, places: set[Place]) -> list[str]:
     """Return the keys of a change that were answered wrongly somewhere."""
     keys = {*change.rows, *change.append, *change.reduce}
-    return [key for key in keys if (change.table, key) in wanted]
+    return [key for key in keys if (change.table, key) in places]
 
 
 def part_of(offer: Offer, change: events.Change, key: str) -> Part:
@@ -233,9 +233,9 @@ def part_of(offer: Offer, change: events.Change, key: str) -> Part:
     return Part(offer, value, change.append.get(key, []), change.reduce.get(key, {}))
 
 
-def only(change: events.Change, wanted: set[Place]) -> events.Change:
+def only(change: events.Change, places: set[Place]) -> events.Change:
     """Copy a change without the keys that are not wanted."""
-    keys = keys_of(change, wanted)
+    keys = keys_of(change, places)
     return events.Change(
         table=change.table,
         replace=change.replace,

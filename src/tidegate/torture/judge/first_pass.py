@@ -200,10 +200,10 @@ class Timelines:
         if not event.snapshot:
             client.timeline.loose_read(event, client.store, line)
             return
-        held = self._snapshots.get((file, event.snapshot))
-        if held is None or held[0] is not client:
+        snapshot = self._snapshots.get((file, event.snapshot))
+        if snapshot is None or snapshot[0] is not client:
             raise CorruptError(f"{line.where}: client {event.client} opened no snapshot {event.snapshot}")
-        client.timeline.read(held[1], file, line)
+        client.timeline.read(snapshot[1], file, line)
 
     def _failed(self, event: events.Failed, line: Line, file: int) -> None:
         client = self._client(file, event.client, line)

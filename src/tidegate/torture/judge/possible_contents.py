@@ -57,11 +57,11 @@ def step(
     contents = [changes_of(choice.offer) for choice in choices]
     stepped: list[CandidateState] = []
     for state in states:
-        allowed = [at for at, choice in enumerate(choices) if state.allows(choice)]
-        for at in allowed:
-            tables = state.tables if at == allowed[-1] else state.tables.copy()
-            tables.apply(contents[at], version)
-            choice = choices[at]
+        allowed = [index for index, choice in enumerate(choices) if state.allows(choice)]
+        for index in allowed:
+            tables = state.tables if index == allowed[-1] else state.tables.copy()
+            tables.apply(contents[index], version)
+            choice = choices[index]
             taken = state.taken if choice.known else (*state.taken, choice.origin)
             chosen = state.chosen if len(choices) == 1 else (state.chosen, version, choice.offer)
             stepped.append(CandidateState(tables, taken, chosen))

@@ -50,7 +50,7 @@ class Contents:
         self._read_beyond()
         self._newest.check()
         if self._mismatches:
-            made = {at: choices[0].offer for at, choices in enumerate(self._candidates.choices) if choices}
+            made = {v: choices[0].offer for v, choices in enumerate(self._candidates.choices) if choices}
             made.update(self._states[0].offers())
             Diagnosis(self._timeline, made, self._source, self._witness).judge(self._mismatches)
 
@@ -95,8 +95,8 @@ class Contents:
         against = [0] * len(states)
         for place in places:
             event = self._read(place)
-            for at, state in enumerate(states):
-                against[at] += next(wrongs(state.tables, event), None) is not None
+            for index, state in enumerate(states):
+                against[index] += next(wrongs(state.tables, event), None) is not None
         return [state for state, number in zip(states, against, strict=True) if number == min(against)]
 
     def _read(self, place: Place) -> Answer:

@@ -55,8 +55,8 @@ class Places:
         return len(self._numbers) // 3
 
     def __iter__(self) -> Iterator[Place]:
-        for at in range(0, len(self._numbers), 3):
-            file, number, offset = self._numbers[at : at + 3]
+        for index in range(0, len(self._numbers), 3):
+            file, number, offset = self._numbers[index : index + 3]
             yield Place(self._files[file], number, offset)
 
 
@@ -70,8 +70,8 @@ class Looks:
         self._numbers.extend((began, version, file, line.number))
 
     def __iter__(self) -> Iterator[Look]:
-        for at in range(0, len(self._numbers), 4):
-            began, version, file, number = self._numbers[at : at + 4]
+        for index in range(0, len(self._numbers), 4):
+            began, version, file, number = self._numbers[index : index + 4]
             yield Look(began, version, f"{self._files[file]}:{number}")
 
 
@@ -144,17 +144,17 @@ class Timeline:
         if event.error == "FencedError":
             self._fenced.setdefault(offer.driver, line)
 
-    def done(self, asked: Asked, event: events.Done, line: str) -> None:
+    def done(self, call: Asked, event: events.Done, line: str) -> None:
         """End a command. A second recovery with no writer since the first must have had nothing to do."""
         if event.visible is not None:
-            self.see(event.visible, asked.at, event.at, "", line)
+            self.see(event.visible, call.at, event.at, "", line)
         if event.horizon is not None:
             self.horizon.add(event.at, event.horizon, line)
-        if asked.command != "recover":
+        if call.command != "recover":
             self._last_write = event.at
             return
         before, self._recovered = self._recovered, (event.at, line, event.visible)
-        if before is None or self._last_write >= before[0] or asked.at < before[0]:
+        if before is None or self._last_write >= before[0] or call.at < before[0]:
             return
         if event.published or (None not in (before[2], event.visible) and before[2] != event.visible):
             self.find(

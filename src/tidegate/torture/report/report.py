@@ -146,8 +146,8 @@ def _matrix(report: Report) -> str:
     possible = {*report.asked.faults} - impossible | {place[1] for place in every}
     faults = [fault for fault in FAULTS if fault in possible]
     parts = [
-        _part(faults[at : at + FAULTS_ABREAST], every, proven, broken)
-        for at in range(0, len(faults), FAULTS_ABREAST)
+        _part(faults[first : first + FAULTS_ABREAST], every, proven, broken)
+        for first in range(0, len(faults), FAULTS_ABREAST)
     ]
     return "".join(f'<div class="wide"><table class="matrix">{part}</table></div>' for part in parts)
 

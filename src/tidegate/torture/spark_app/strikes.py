@@ -113,8 +113,8 @@ def shuffle_files(local_dirs: str) -> list[Path]:
 
 def executors_of(application: str) -> list[int]:
     """Find the executors of an application on this machine, by their command lines."""
-    wanted = application.encode()
-    return [pid for pid, line in _command_lines() if EXECUTOR in line and wanted in line]
+    encoded = application.encode()
+    return [pid for pid, line in _command_lines() if EXECUTOR in line and encoded in line]
 
 
 def python_workers_of(jvms: Iterable[int]) -> list[int]:

@@ -77,8 +77,8 @@ def refusals(call: str) -> list[dict[str, Any]]:
 
 def passing() -> list[str]:
     """List the error replies after which the same call may succeed."""
-    wanted = {"does": SEND_AGAIN, "error": StoreUnavailableError.__name__}
-    return [vector["reply"] for vector in refusals("read") if wanted.items() <= vector.items()]
+    fields = {"does": SEND_AGAIN, "error": StoreUnavailableError.__name__}
+    return [vector["reply"] for vector in refusals("read") if fields.items() <= vector.items()]
 
 
 @dataclasses.dataclass

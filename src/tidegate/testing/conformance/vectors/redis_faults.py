@@ -180,13 +180,13 @@ def frames_in(content: bytes) -> tuple[list[bytes], bytes]:
 
 def _end_of(content: bytes, begin: int) -> int | None:
     """Return the end of the command that begins here; None: it is not whole yet."""
-    at = content.find(b"\r\n", begin)
-    if at < 0:
+    offset = content.find(b"\r\n", begin)
+    if offset < 0:
         return None
-    parts, at = int(content[begin + 1 : at]), at + 2
+    parts, offset = int(content[begin + 1 : offset]), offset + 2
     for _ in range(parts):
-        line = content.find(b"\r\n", at)
+        line = content.find(b"\r\n", offset)
         if line < 0:
             return None
-        at = line + 2 + int(content[at + 1 : line]) + 2
-    return at if at <= len(content) else None
+        offset = line + 2 + int(content[offset + 1 : line]) + 2
+    return offset if offset <= len(content) else None
