@@ -288,8 +288,8 @@ RULES = [
         "rows-from-before-the-start",
         "rows from before a table was emptied do not count",
         "sinks/records.py",
-        "return ReadAt(table, self.version, at.start, at",
-        "return ReadAt(table, self.version, 0, at",
+        "return ReadAt(table, self.version, table_at.start, table_at",
+        "return ReadAt(table, self.version, 0, table_at",
         "rows-emptied",
     ),
     (

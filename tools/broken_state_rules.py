@@ -172,8 +172,8 @@ RULES: list[Rule] = [
         "stride-of-readers-is-lost",
         "a reader looks for a key where it was written: in a multiple of the table's stride",
         "sinks/records.py",
-        "return ReadAt(table, self.version, at.start, at.apart, self",
-        "return ReadAt(table, self.version, at.start, 1, self",
+        "return ReadAt(table, self.version, table_at.start, table_at.apart, self",
+        "return ReadAt(table, self.version, table_at.start, 1, self",
         "tests/unit/committers/test_table_key_groups.py",
     ),
     (

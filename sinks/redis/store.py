@@ -335,8 +335,8 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
     def lost(self) -> list[Lost]:
         return list(self._rebuild.lost)
 
-    def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
-        self._rebuild.begin_bases(wanted)
+    def begin_bases(self, bases: Iterable[tuple[int, str]]) -> None:
+        self._rebuild.begin_bases(bases)
 
     def add_to_bases(self, runs: Iterable[Run]) -> None:
         self._rebuild.add_to_bases(runs)

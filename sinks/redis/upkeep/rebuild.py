@@ -147,9 +147,9 @@ class Rebuild:
 
     # -- bases -----------------------------------------------------------------------------------
 
-    def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
+    def begin_bases(self, bases: Iterable[tuple[int, str]]) -> None:
         """As ``SupportsRebuild.begin_bases``."""
-        places = list(wanted)
+        places = list(bases)
         self._begun |= set(places)
         self._at_its_servers(
             [self._call(group, "begin_base", self.token, table.encode()) for group, table in places]
