@@ -158,8 +158,8 @@ RULES: list[Rule] = [
         "wal/staging/last_per_key.py",
         "        current, following = rows.slice(0, end), rows.slice(1)\n",
         (
-            "        current, following = rows.slice(0, end), rows.slice(1)\n        current = current.slice(0)\n"
-            "        following = following if end % 7 else current\n"
+            "        current, following = rows.slice(0, end), rows.slice(1)\n"
+            "        current = current.slice(0)\n        following = following if end % 7 else current\n"
         ),
         "tests/unit/wal/staging/test_changelog.py",
     ),
