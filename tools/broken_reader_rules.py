@@ -350,7 +350,7 @@ RULES = [
         "server-that-is-not-listed",
         "a server that the pointer does not list is refused",
         CALLS,
-        "elif server_id in asked or self._accept(server_id):",
+        "elif server_id in accepted_ids or self._accept(server_id):",
         "elif True:",
         "refuses-server-not-listed",
     ),
