@@ -60,7 +60,7 @@ RULES: list[Rule] = [
         "state-cache-of-an-emptied-table",
         "the kept state of a table ends with its start",
         "sinks/cache/cache.py",
-        "            if held.start != self._spec.starts.get(name):\n",
+        "            if table.start != self._spec.starts.get(name):\n",
         "            if False:\n",
         STATE_CACHE,
     ),
