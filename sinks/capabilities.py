@@ -44,7 +44,7 @@ class SupportsReadWithPointer(Store):
         It returns the values of each table, in the order of ``reads``; or None, if the version was retired.
         Raises: as both.
         """
-        return [self.get_many(at, keys) for at, keys in reads], self.pointer()
+        return [self.get_many(read_at, keys) for read_at, keys in reads], self.pointer()
 
 
 class SupportsNamespaces(Store):
@@ -130,7 +130,7 @@ class SupportsRebuild(SupportsPutEntries):
         """List the losses of key groups, as the store found them when the comparison began."""
 
     @abc.abstractmethod
-    def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
+    def begin_bases(self, bases: Iterable[tuple[int, str]]) -> None:
         """Begin to write merged rows of these key groups and tables, apart from the existing ones."""
 
     @abc.abstractmethod

@@ -83,8 +83,8 @@ def untouched(store: Store, older: CatalogEntry | None, newer: CatalogEntry) -> 
     written = {table for entry in between for table, changes in entry.changes.items() if changes}
     return frozenset(
         table
-        for table, at in newer.tables.items()
-        if table not in written and _follows(older.tables.get(table), at)
+        for table, table_at in newer.tables.items()
+        if table not in written and _follows(older.tables.get(table), table_at)
     )
 
 
@@ -97,8 +97,8 @@ def _follows(old: TableAt | None, new: TableAt | None) -> bool:
 
 def _since(table: str, older: CatalogEntry, newer: CatalogEntry) -> ReadAt:
     """Return where the rows are read that the versions after the older one wrote, up to the newer one."""
-    at = newer.read_at(table)
-    return at._replace(start=max(at.start, older.version + 1))
+    read_at = newer.read_at(table)
+    return read_at._replace(start=max(read_at.start, older.version + 1))
 
 
 def _forward(
@@ -139,32 +139,32 @@ def changes_to(
     table: str,
     groups: Sequence[int],
     now: CatalogEntry,
-    wanted: CatalogEntry,
+    target: CatalogEntry,
     source: StoredRows | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the rows to write above version ``now`` so that readers see the older version ``wanted`` again.
+    """Yield the rows to write above version ``now`` so that readers see the older version ``target`` again.
 
     They are record batches (key, value) of stored values, by key group and key, each with its key group, none
     empty. Values are as they were stored, with their expiry and sequence; rows that have expired since stay
-    absent. ``source`` has the rows of ``wanted`` if the store has retired it. The versions that are read from
+    absent. ``source`` has the rows of ``target`` if the store has retired it. The versions that are read from
     the store must be pinned. Raises: as ``stored_differences``.
     """
-    if source is None and _follows(wanted.tables.get(table), now.tables.get(table)):
-        pages = store.scan_groups_stored(_since(table, wanted, now), groups)
+    if source is None and _follows(target.tables.get(table), now.tables.get(table)):
+        pages = store.scan_groups_stored(_since(table, target, now), groups)
         lookups = Lookups()
         for waiting in lookups.parts(pages):
-            check_kept(store.where, wanted.version, store.pointer().horizon)
+            check_kept(store.where, target.version, store.pointer().horizon)
             keys = [key for _, rows in waiting for key in rows["key"].to_pylist()]
-            then, first = store.get_stored(wanted.read_at(table), keys), 0
+            then, first = store.get_stored(target.read_at(table), keys), 0
             lookups.found(then)
             for group, rows in waiting:
                 for batch in _back(rows["key"], rows["value"], then.slice(first, rows.num_rows)):
                     yield group, batch
                 first += rows.num_rows
-        check_kept(store.where, wanted.version, store.pointer().horizon)
+        check_kept(store.where, target.version, store.pointer().horizon)
         return
     now_rows = GroupedRows(_stored_live(store, table, groups, now))
-    then_rows = GroupedRows(_stored_live(source or store, table, groups, wanted))
+    then_rows = GroupedRows(_stored_live(source or store, table, groups, target))
     while (group := min(now_rows.group, then_rows.group)) < NO_GROUP:
         for batch in _side_by_side(now_rows.take(group), then_rows.take(group)):
             for rows in _back(batch["key"], batch["before"], batch["after"]):
@@ -181,9 +181,9 @@ class Lookups:
         """Yield lists of batches, each with its key group. ``found`` is called after each."""
         waiting, rows, size = list[tuple[int, Any]](), 0, 0
         for group, batch in pages:
-            at = 0
-            while at < batch.num_rows:
-                part = batch.slice(at, max(self._most - rows, 1))
+            offset = 0
+            while offset < batch.num_rows:
+                part = batch.slice(offset, max(self._most - rows, 1))
                 while part.num_rows > 1 and size + part.nbytes > BYTES_AT_ONCE:
                     part = part.slice(0, part.num_rows // 2)
                 if rows and (rows + part.num_rows > self._most or size + part.nbytes > BYTES_AT_ONCE):
@@ -192,7 +192,7 @@ class Lookups:
                     continue
                 waiting.append((group, part))
                 rows, size = rows + part.num_rows, size + part.nbytes
-                at += part.num_rows
+                offset += part.num_rows
         if waiting:
             yield waiting
 
@@ -220,9 +220,9 @@ def _stored_live(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the rows that are live at their version, as they are stored."""
     if table in entry.tables:
-        at = entry.read_at(table)
-        for group, batch in store.scan_groups_stored(at, groups):
-            live = values_at(store.where, at, batch["key"].to_pylist(), batch["value"]).is_valid()
+        read_at = entry.read_at(table)
+        for group, batch in store.scan_groups_stored(read_at, groups):
+            live = values_at(store.where, read_at, batch["key"].to_pylist(), batch["value"]).is_valid()
             for rows in _non_empty(batch.filter(live)):
                 yield group, rows
 
@@ -308,7 +308,7 @@ class _Side:
         if self.batch is None:
             return _empty()
         keys = self.batch["key"]
-        end = bisect.bisect_right(range(len(keys)), bound, key=lambda at: keys[at].as_py())
+        end = bisect.bisect_right(range(len(keys)), bound, key=lambda index: keys[index].as_py())
         taken, self.batch = self.batch.slice(0, end), self.batch.slice(end)
         if not self.batch.num_rows:
             self.batch = next(self._batches, None)
@@ -331,15 +331,15 @@ def _side_by_side(olds: Iterator[Any], news: Iterator[Any]) -> Iterator[Any]:
 
 def _joined(old: Any, new: Any) -> Any:
     """Find the rows of two batches that differ, by key; both contain all keys of the same span."""
-    at = pc.index_in(old["key"], value_set=new["key"])
-    kept = old.filter(at.is_valid())
-    now = new["value"].take(at.drop_null())
-    differs = pc.not_equal(kept["value"], now)
-    gone = old.filter(at.is_null())
+    indices = pc.index_in(old["key"], value_set=new["key"])
+    common = old.filter(indices.is_valid())
+    now = new["value"].take(indices.drop_null())
+    differs = pc.not_equal(common["value"], now)
+    removed = old.filter(indices.is_null())
     come = new.filter(pc.invert(pc.is_in(new["key"], value_set=old["key"])))
     parts = [
-        [kept["key"].filter(differs), kept["value"].filter(differs), now.filter(differs)],
-        [gone["key"], gone["value"], pa.nulls(gone.num_rows, pa.binary())],
+        [common["key"].filter(differs), common["value"].filter(differs), now.filter(differs)],
+        [removed["key"], removed["value"], pa.nulls(removed.num_rows, pa.binary())],
         [come["key"], pa.nulls(come.num_rows, pa.binary()), come["value"]],
     ]
     columns = [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]

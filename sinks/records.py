@@ -122,8 +122,8 @@ class CatalogEntry(msgspec.Struct, frozen=True):
 
     def read_at(self, table: str) -> ReadAt:
         """Return where the rows of one of the tables are read at this version."""
-        at = self.tables[table]
-        return ReadAt(table, self.version, at.start, at.apart, self.decided_at_us)
+        table_at = self.tables[table]
+        return ReadAt(table, self.version, table_at.start, table_at.apart, self.decided_at_us)
 
     @property
     def tasks(self) -> int | None:
@@ -135,7 +135,7 @@ class CatalogEntry(msgspec.Struct, frozen=True):
     @property
     def starts(self) -> dict[str, int]:
         """The start of each table: older rows do not count. Of a table that it dropped, this version."""
-        starts = {table: at.start for table, at in self.tables.items()}
+        starts = {table: table_at.start for table, table_at in self.tables.items()}
         return starts | dict.fromkeys(self.dropped or (), self.version)
 
 

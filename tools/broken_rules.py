@@ -156,10 +156,10 @@ RULES: list[Rule] = [
         "first-change-wins",
         "of a key's changes the last one counts",
         "wal/staging/last_per_key.py",
-        "        here, following = rows.slice(0, end), rows.slice(1)\n",
+        "        current, following = rows.slice(0, end), rows.slice(1)\n",
         (
-            "        here, following = rows.slice(0, end), rows.slice(1)\n        here = here.slice(0)\n"
-            "        following = following if end % 7 else here\n"
+            "        current, following = rows.slice(0, end), rows.slice(1)\n"
+            "        current = current.slice(0)\n        following = following if end % 7 else current\n"
         ),
         "tests/unit/wal/staging/test_changelog.py",
     ),
@@ -175,8 +175,8 @@ RULES: list[Rule] = [
         "any-hole-is-torn",
         "I10: only the last record of a log can be torn, since each append is synced before the next",
         "wal/file/format.py",
-        "(following == end and _lacks_a_sector(frame[8:], at + 8))",
-        "_lacks_a_sector(frame[8:], at + 8)",
+        "(following == end and _lacks_a_sector(frame[8:], pos + 8))",
+        "_lacks_a_sector(frame[8:], pos + 8)",
         "tests/unit/wal/file/test_format.py",
     ),
     (

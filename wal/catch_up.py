@@ -90,9 +90,9 @@ def read_manifest(log: Blobs, decided: DecidedVersion, *, rows: bool = True) -> 
             msg = f"{where}: it is of version {manifest.version}, attempt {manifest.attempt}; {MEND}"
             raise CorruptError(msg)
         if rows and not manifest.has_rows:
-            begun = f"the log began from a backup, after version {decided.version}"
+            reason = f"the log began from a backup, after version {decided.version}"
             raise WalGapError(
-                f"{where}: {begun}, and never had its rows: if a restore-from was interrupted, run `tidegate"
+                f"{where}: {reason}, and never had its rows: if a restore-from was interrupted, run `tidegate"
                 " restore-from FOLDER` again"
             )
         return manifest

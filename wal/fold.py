@@ -160,8 +160,8 @@ def _why_not_first(record: AnyRecord) -> str | None:
     state, last = record.state, record.state.last_version
     if record.namespace != state.namespace or not state.digest:
         return f"its state is of namespace {state.namespace!r} with digest {state.digest!r}"
-    kept = [decided.version for decided in state.recent]
-    if kept != list(range(last - len(kept) + 1, last + 1)) or bool(kept) != (last > 0):
+    versions = [decided.version for decided in state.recent]
+    if versions != list(range(last - len(versions) + 1, last + 1)) or bool(versions) != (last > 0):
         return f"its recent versions do not lead up to its last version, {last}"
     return None
 
@@ -338,15 +338,15 @@ def _still_held(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
 
     Raises: LineageError when the state has it from other source offsets, or from before the recent versions.
     """
-    kept = last_batch_within(state, state.last_version, origin.lineage)
-    if kept is None or origin.batch_id > kept.batch_id:
+    last = last_batch_within(state, state.last_version, origin.lineage)
+    if last is None or origin.batch_id > last.batch_id:
         return None
     decided = next(
         (
             decided
             for decided in reversed(state.recent)
             if isinstance(decided.origin, BatchOrigin)
-            and decided.origin.generation <= kept.generation
+            and decided.origin.generation <= last.generation
             and (decided.origin.lineage, decided.origin.batch_id) == (origin.lineage, origin.batch_id)
         ),
         None,
@@ -358,8 +358,8 @@ def _still_held(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
     ):
         msg = (
             f"batch {origin.batch_id} of query {origin.lineage} comes again, and the restored state already"
-            f" holds batches up to {kept.batch_id}: the checkpoint was set back too far, or is another one;"
-            f" set it back to right behind batch {kept.batch_id}: `tidegate rebuild-checkpoint FOLDER` makes"
+            f" holds batches up to {last.batch_id}: the checkpoint was set back too far, or is another one;"
+            f" set it back to right behind batch {last.batch_id}: `tidegate rebuild-checkpoint FOLDER` makes"
             " one there for Kafka and streams of tidegate's"
         )
         raise LineageError(msg)
@@ -368,13 +368,13 @@ def _still_held(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
 
 def undone_by(state: Folded, version: int) -> int | None:
     """Return the restore that has undone a version; None: the last version holds it, or that is unknown."""
-    at = undoing = state.last_version
-    while at > version and (decided := recent_version(state, at)) is not None:
+    ancestor = undoing = state.last_version
+    while ancestor > version and (decided := recent_version(state, ancestor)) is not None:
         if isinstance(decided.origin, RestoreOrigin):
-            at, undoing = decided.origin.version, at
+            ancestor, undoing = decided.origin.version, ancestor
         else:
-            at -= 1
-    return undoing if at < version else None
+            ancestor -= 1
+    return undoing if ancestor < version else None
 
 
 def last_followed(state: Folded) -> DecidedVersion | None:
@@ -383,8 +383,8 @@ def last_followed(state: Folded) -> DecidedVersion | None:
     After a Rewound that no batch has followed yet, it is the last one that the restored state contains.
     """
     if state.is_rewound:
-        kept = last_batch_within(state, state.last_version)
-        return None if kept is None else decided_for(state, kept)
+        last_batch = last_batch_within(state, state.last_version)
+        return None if last_batch is None else decided_for(state, last_batch)
     return next((each for each in reversed(state.recent) if isinstance(each.origin, BatchOrigin)), None)
 
 
@@ -394,13 +394,13 @@ def last_batch_within(state: Folded, version: int, lineage: str | None = None) -
     A restored version holds the changes of the version that it restores. None: no such batch is
     among the versions that are kept.
     """
-    at = version
-    while (decided := recent_version(state, at)) is not None:
+    ancestor = version
+    while (decided := recent_version(state, ancestor)) is not None:
         match decided.origin:
             case RestoreOrigin(version=restored):
-                at = restored
+                ancestor = restored
             case BatchOrigin() as origin if lineage in (None, origin.lineage):
                 return origin
             case _:
-                at -= 1
+                ancestor -= 1
     return None

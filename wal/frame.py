@@ -147,14 +147,14 @@ def _compressed(body: Any) -> bool:
 
 def _has_compression(metadata: bytes) -> bool:
     def number(form: str, at: int) -> int:
-        found: int = struct.unpack_from(form, metadata, at)[0]
-        return found
+        value: int = struct.unpack_from(form, metadata, at)[0]
+        return value
 
     def field(table: int, slot: int) -> int:
         """Return the offset of a table's field, or 0 when the table does not have it."""
         fields = table - number("<i", table)
-        at = 4 + 2 * slot
-        offset = number("<H", fields + at) if at < number("<H", fields) else 0
+        slot_offset = 4 + 2 * slot
+        offset = number("<H", fields + slot_offset) if slot_offset < number("<H", fields) else 0
         return table + offset if offset else 0
 
     header = field(number("<I", 0), HEADER_SLOT)

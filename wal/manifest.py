@@ -208,14 +208,14 @@ def _impossible(manifest: Manifest) -> str:
     if len(set(manifest.tables)) < len(manifest.tables):
         return "it names a table twice"
     for name in manifest.tables:
-        at = manifest.table_schemas.get(name)
-        if at is None or at.schema_id not in manifest.schemas:
+        table_at = manifest.table_schemas.get(name)
+        if table_at is None or table_at.schema_id not in manifest.schemas:
             return f"table {name} has no schema"
     for name in manifest.dropped or ():
         if name in manifest.table_schemas:
             return f"it drops table {name} and has it"
-    for name, at in manifest.table_schemas.items():
-        if why := _impossible_table(manifest, at):
+    for name, table_at in manifest.table_schemas.items():
+        if why := _impossible_table(manifest, table_at):
             return f"table {name} {why}"
     for topology, components in manifest.topology.items():
         for name, component in components.items():

@@ -66,7 +66,7 @@ class MemoryLog(Log):
         if not first <= position <= end:
             msg = f"{self.where}: the decision log holds positions {first} to {end}, not {position}"
             raise WalGapError(msg)
-        return (Entry(at, at + 1, records[at - first]) for at in range(position, end))
+        return (Entry(index, index + 1, records[index - first]) for index in range(position, end))
 
     def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
         self._check_created()
@@ -106,10 +106,10 @@ class MemoryLog(Log):
 
     def trim_blobs(self, needed: Collection[str], before_us: int) -> Trimmed:
         self._check_created()
-        kept = {self._parse(address)[0] for address in needed}
+        segments = {self._parse(address)[0] for address in needed}
         with self._content.lock:
             staged_at = self._content.staged_at_us
-            old = [name for name, at in staged_at.items() if at < before_us and name not in kept]
+            old = [name for name, at_us in staged_at.items() if at_us < before_us and name not in segments]
             for name in old:
                 del staged_at[name]
             dropped = [self._content.segments.pop(name, []) for name in old]
@@ -123,11 +123,11 @@ class MemoryLog(Log):
 
     def drop(self) -> bool:
         with self._content.lock:
-            there = self._content.created
+            existed = self._content.created
             # New lists: an iteration of the old ones continues with the log as it was.
             self._content.created, self._content.first = False, 0
             self._content.records, self._content.segments, self._content.staged_at_us = [], {}, {}
-        return there
+        return existed
 
     def close(self) -> None:
         """Release nothing: the content belongs to the process."""

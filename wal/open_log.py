@@ -78,14 +78,14 @@ def shared_log(url: str, namespace: str, uuid: str, options: Mapping[str, Any] |
     Cached by process id, so that no log made before a fork is used after it, and by the namespace's
     ``uuid``, so that no log of a dropped namespace is used for its successor. Never closed.
     """
-    wanted = tuple(sorted((name, repr(value)) for name, value in (options or {}).items()))
-    key = (os.getpid(), url, namespace, uuid, wanted)
-    found = _shared.get(key)
-    if found is not None:
-        return found
+    option_items = tuple(sorted((name, repr(value)) for name, value in (options or {}).items()))
+    key = (os.getpid(), url, namespace, uuid, option_items)
+    existing = _shared.get(key)
+    if existing is not None:
+        return existing
     made = open_log(url, namespace, options)
     # No lock, which a fork could leave held: setdefault is atomic, and the loser of a race closes its own.
-    kept = _shared.setdefault(key, made)
-    if kept is not made:
+    winner = _shared.setdefault(key, made)
+    if winner is not made:
         made.close()
-    return kept
+    return winner

@@ -62,7 +62,7 @@ def room_for(tables: Mapping[str, int]) -> Room:
 
 def strides_of(tables: Mapping[str, TableAt]) -> dict[str, int]:
     """Return the stride of each table."""
-    return {name: at.apart for name, at in tables.items()}
+    return {name: table_at.apart for name, table_at in tables.items()}
 
 
 def check_room(existing: Mapping[str, TableAt], written: Mapping[str, int]) -> Room | None:

@@ -163,9 +163,9 @@ class StateCache:
     @property
     def counts(self) -> StateReads:
         """The reads so far, and the bytes that are held and were moved."""
-        held = sum(table.bytes for table in self._tables.values())
+        cached_bytes = sum(table.bytes for table in self._tables.values())
         moved = {str(reason): size for reason, size in self._moved.items()}
-        return StateReads(self._hits, self._absent, self._misses, held, self._seconds, moved=moved)
+        return StateReads(self._hits, self._absent, self._misses, cached_bytes, self._seconds, moved=moved)
 
     @property
     def disk_bytes(self) -> int:
@@ -179,8 +179,8 @@ class StateCache:
     def _open(self) -> None:
         """Take over what holds of this task's key groups at the base version."""
         names = self._names()
-        for at in (EarlierLinks(self._spec.base_version, self._spec.links), *self._spec.behind.earlier):
-            kept_links = [link for link in at.links if index_name(link) in names]
+        for earlier in (EarlierLinks(self._spec.base_version, self._spec.links), *self._spec.behind.earlier):
+            kept_links = [link for link in earlier.links if index_name(link) in names]
             latest = max((link.version for link in kept_links), default=0)
             kept_links = [link for link in kept_links if link.version == latest]
             self._room = self._room_beside(kept_links)
@@ -191,7 +191,7 @@ class StateCache:
                 except TROUBLE as error:  # its key groups are read from the store; others hold
                     self._tell(error)
             if mine:
-                self._catch_up(at.version)
+                self._catch_up(earlier.version)
                 return
 
     def _shares(self, link: Link) -> bool:
@@ -214,10 +214,10 @@ class StateCache:
             table.runs += table.caught_up.runs
 
     def _take(self, index: Index) -> None:
-        for name, held in index.tables.items():
-            if held.start != self._spec.starts.get(name):
+        for name, table in index.tables.items():
+            if table.start != self._spec.starts.get(name):
                 continue  # the table was emptied since
-            mine = (run.within(self._groups) for run in held.runs)
+            mine = (run.within(self._groups) for run in table.runs)
             self._tables.setdefault(name, self._new(name)).runs += [run for run in mine if run.pieces]
 
     def _new(self, name: str) -> _Table:
@@ -225,8 +225,8 @@ class StateCache:
 
     def _room_beside(self, kept_links: Sequence[Link]) -> int:
         """Return this task's share of the host's bytes, by its share of the key groups last cached here."""
-        here = {group for link in kept_links for group in link.groups} | set(self._groups)
-        share = len(self._groups) / (len(here) if kept_links else self._spec.key_groups)
+        host_groups = {group for link in kept_links for group in link.groups} | set(self._groups)
+        share = len(self._groups) / (len(host_groups) if kept_links else self._spec.key_groups)
         return int(self._spec.bytes_max * share)
 
     # -- reading --------------------------------------------------------------------------------
@@ -244,16 +244,16 @@ class StateCache:
         self._requests += np.bincount(rows["g"].to_numpy(), minlength=len(self._requests))
         values = self._look_up(table.runs, rows)
         missing = pc.is_null(values)
-        held = pc.filter(values, pc.invert(missing))
-        if len(held) < len(rows):
-            asked = rows.filter(missing)
-            answers = pc.fill_null(ask(asked), DELETE)
-            self._note(table.read, asked, answers)
+        cached = pc.filter(values, pc.invert(missing))
+        if len(cached) < len(rows):
+            missed = rows.filter(missing)
+            answers = pc.fill_null(ask(missed), DELETE)
+            self._note(table.read, missed, answers)
             values = pc.replace_with_mask(values, missing, answers)
-        absent = pc.sum(pc.equal(pc.binary_slice(held, 0, 1), DELETE)).as_py() or 0
-        self._hits += len(held) - absent
+        absent = pc.sum(pc.equal(pc.binary_slice(cached, 0, 1), DELETE)).as_py() or 0
+        self._hits += len(cached) - absent
         self._absent += absent
-        self._misses += len(rows) - len(held)
+        self._misses += len(rows) - len(cached)
         self._seconds += time.perf_counter() - began
         return values
 
@@ -321,7 +321,7 @@ class StateCache:
             for table in self._tables.values():
                 self._flush(table.read)
             read = {name: TableRuns(t.start, tuple(t.read.runs)) for name, t in self._tables.items()}
-            if any(held.runs for held in read.values()):
+            if any(table_runs.runs for table_runs in read.values()):
                 name = f"{self._spec.base_version + 1}-{self._run}{READ}"
                 write_index(self._path(name), Index(read), self._run)
             self._opened.clear()
@@ -333,9 +333,9 @@ class StateCache:
             for name in sorted(self._names()):
                 if name.startswith(before) and name.endswith(READ):
                     with contextlib.suppress(*TROUBLE):  # it is read from the store again
-                        for table, held in read_index(self._path(name)).tables.items():
-                            if table in self._tables and held.start == self._tables[table].start:
-                                self._tables[table].read.runs += held.runs
+                        for table, table_runs in read_index(self._path(name)).tables.items():
+                            if table in self._tables and table_runs.start == self._tables[table].start:
+                                self._tables[table].read.runs += table_runs.runs
 
     def _note(self, fresh: _Fresh, of: Any, values: Any) -> None:
         if self._folder is None:
@@ -384,10 +384,10 @@ class StateCache:
 
     def _fit(self) -> None:
         """Evict down to this task's share of the bytes; each table in proportion to its size."""
-        held = sum(table.bytes for table in self._tables.values())
-        if held > self._room:
+        cached_bytes = sum(table.bytes for table in self._tables.values())
+        if cached_bytes > self._room:
             for table in self._tables.values():
-                table.runs = self._evicted(table.runs, self._room * table.bytes // held)
+                table.runs = self._evicted(table.runs, self._room * table.bytes // cached_bytes)
 
     def _evicted(self, runs: list[Run], room: int) -> list[Run]:
         left = evict(runs, room)
@@ -409,9 +409,9 @@ class StateCache:
 
     # -- the folder -----------------------------------------------------------------------------
 
-    def _discard(self, runs: Iterable[Run], held: frozenset[str] = frozenset()) -> None:
+    def _discard(self, runs: Iterable[Run], in_use: frozenset[str] = frozenset()) -> None:
         """Delete the pieces of these runs that this run of the task wrote itself, except those still held."""
-        for name in {piece.name for run in runs for piece in run.pieces} - held:
+        for name in {piece.name for run in runs for piece in run.pieces} - in_use:
             if name.startswith(self._mine):
                 self._drop(name)
 

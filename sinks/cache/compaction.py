@@ -52,9 +52,9 @@ def _alike(rows: Any) -> Places:
 def _without(rows: Any, numbers: Places) -> Any:
     if not numbers.size:
         return rows
-    kept = np.ones(len(rows), bool)
-    kept[numbers] = False
-    return rows.filter(pa.array(kept))
+    mask = np.ones(len(rows), bool)
+    mask[numbers] = False
+    return rows.filter(pa.array(mask))
 
 
 def without_expired(rows: Any, at_us: int) -> Any:

@@ -88,13 +88,13 @@ class Behind:
         while sum(ref.bytes for one in changes for ref in one.frames) > CATCH_UP_BYTES_MAX:
             changes.pop(0)
         reached = changes[0].version - 1 if changes else made.version
-        known, kept = {_division(now.links)}, []
+        known, retained = {_division(now.links)}, []
         for each in (before, *self.earlier):
             division = _division(each.links)
             if each.version >= reached and division not in known:
                 known.add(division)
-                kept.append(each)
-        return Behind(tuple(kept), tuple(changes) if kept else ())
+                retained.append(each)
+        return Behind(tuple(retained), tuple(changes) if retained else ())
 
 
 NOT_BEHIND = Behind()

@@ -72,5 +72,5 @@ def links_at(manifest: Manifest, before: tuple[Link, ...] = ()) -> tuple[Link, .
 
 def touches(frame: FrameRef, groups: range) -> bool:
     """Return whether the frame has rows in these key groups; its own are in ascending order."""
-    at = bisect_left(frame.groups, groups.start)
-    return at < len(frame.groups) and frame.groups[at] < groups.stop
+    index = bisect_left(frame.groups, groups.start)
+    return index < len(frame.groups) and frame.groups[index] < groups.stop

@@ -42,19 +42,19 @@ def hashes_of(keys: Any) -> Hashes:
     words: Any = np.ndarray((last - first + 1,), "<u8", padded.data, strides=(1,))  # one word at every byte
     lengths = np.diff(offsets)
     hashes: Hashes = lengths.astype(np.uint64) * _MULTIPLIER
-    at, whole = offsets[:-1] - first, int(lengths.min()) // WORD
+    positions, whole = offsets[:-1] - first, int(lengths.min()) // WORD
     for _ in range(whole):  # words that every key has
-        hashes ^= words[at]
+        hashes ^= words[positions]
         hashes *= _MULTIPLIER
         hashes ^= hashes >> _SHIFT
-        at += WORD
+        positions += WORD
     left = lengths - whole * WORD
     rows = np.flatnonzero(left)
     while rows.size:
-        word = words[at[rows]] & _MASKS[np.minimum(left[rows], WORD)]
+        word = words[positions[rows]] & _MASKS[np.minimum(left[rows], WORD)]
         mixed = (hashes[rows] ^ word) * _MULTIPLIER
         hashes[rows] = mixed ^ (mixed >> _SHIFT)
-        at[rows] += WORD
+        positions[rows] += WORD
         left[rows] -= WORD
         rows = rows[left[rows] > 0]
     hashes *= _FINAL
@@ -62,17 +62,17 @@ def hashes_of(keys: Any) -> Hashes:
     return hashes
 
 
-def find(held: Hashes, held_keys: Any, numbers: Hashes, keys: Any, at: Places) -> Places:
+def find(held_hashes: Hashes, held_keys: Any, numbers: Hashes, keys: Any, at: Places) -> Places:
     """Return, for each number, the position of its key among the held ones, sorted by number; -1: missing.
 
     ``at`` has the index of each number's key in ``keys``.
     """
     positions = np.full(len(numbers), -1, np.int64)
     rows = np.arange(len(numbers))
-    places = np.searchsorted(held, numbers)
+    places = np.searchsorted(held_hashes, numbers)
     while rows.size:
-        candidates = places < len(held)
-        candidates[candidates] = held[places[candidates]] == numbers[rows[candidates]]
+        candidates = places < len(held_hashes)
+        candidates[candidates] = held_hashes[places[candidates]] == numbers[rows[candidates]]
         rows, places = rows[candidates], places[candidates]
         if not rows.size:
             break

@@ -154,7 +154,7 @@ class Answers:
 
     def values(self) -> Any:
         """Return stored values in the given order of the keys; null where none was found."""
-        at = np.empty_like(self._at)
-        at[self._order] = self._at
+        indices = np.empty_like(self._at)
+        indices[self._order] = self._at
         answers = pa.concat_arrays(self._found) if self._found else pa.nulls(0, pa.large_binary())
-        return answers.take(pa.array(at, mask=at < 0)).cast(pa.binary())
+        return answers.take(pa.array(indices, mask=indices < 0)).cast(pa.binary())

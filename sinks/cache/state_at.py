@@ -64,14 +64,14 @@ class StateAt:
             return self._stored(table, start, rows, self.base_version)
         values = self._of_frames(table, start, rows)
         missing = pc.is_null(values)
-        asked = rows.filter(missing)
-        if not len(asked):
+        missed = rows.filter(missing)
+        if not len(missed):
             return values
-        return pc.replace_with_mask(values, missing, self._of_store(table, start, asked))
+        return pc.replace_with_mask(values, missing, self._of_store(table, start, missed))
 
     def _stored(self, table: str, start: int, rows: Any, version: int) -> Any:
-        at = ReadAt(table, version, start, self._stride(table))
-        return self.store.get_stored(at, rows["k"].to_pylist())
+        read_at = ReadAt(table, version, start, self._stride(table))
+        return self.store.get_stored(read_at, rows["k"].to_pylist())
 
     def _of_store(self, table: str, start: int, rows: Any) -> Any:
         """Read keys that no version in flight changed, at a version that is visible."""
@@ -91,11 +91,11 @@ class StateAt:
         if (table, start) not in self._newest:
             batches = [batch for version, batch in self._changes.get(table, ()) if version >= start]
             self._newest[table, start] = newest([_NOTHING, *batches])
-        held = self._newest[table, start]
+        newest_rows = self._newest[table, start]
         keys = rows["k"].cast(pa.large_binary())
         answers = Answers(places_of(rows["g"].to_numpy(), keys), keys)
-        if len(held):
-            answers.look_in_rows(held)
+        if len(newest_rows):
+            answers.look_in_rows(newest_rows)
         return answers.values()
 
     def _read_frames(self) -> dict[str, list[tuple[int, Any]]]:
@@ -114,17 +114,17 @@ def read_changes(
 
     Raises: as ``Log.read``. CorruptError: a frame is not what its manifest says, or is missing.
     """
-    wanted = {ref.address: (one, ref) for one in versions for ref in one.frames if touches(ref, groups)}
-    found: list[tuple[VersionFrames, list[Run]]] = []
-    for blob in log.read(list(wanted)) if wanted else ():  # in any order
-        one, ref = wanted.pop(blob.address)
+    frames = {ref.address: (one, ref) for one in versions for ref in one.frames if touches(ref, groups)}
+    decoded: list[tuple[VersionFrames, list[Run]]] = []
+    for blob in log.read(list(frames)) if frames else ():  # in any order
+        one, ref = frames.pop(blob.address)
         where = f"{log.where}, version {one.version}, frame at {blob.address}"
         runs = decode_frame(blob.content, ref, one.attempt, where)
-        found.append((one, [run for run in runs if run.group in groups]))
-    if wanted:
-        msg = f"{log.where}: the log returned nothing for {', '.join(wanted)}; {MEND}"
+        decoded.append((one, [run for run in runs if run.group in groups]))
+    if frames:
+        msg = f"{log.where}: the log returned nothing for {', '.join(frames)}; {MEND}"
         raise CorruptError(msg)
-    for one, runs in sorted(found, key=lambda each: each[0].version):
+    for one, runs in sorted(decoded, key=lambda each: each[0].version):
         for table in one.tables:
             if mine := [run for run in runs if run.table == table]:
                 yield table, one.version, _rows_of(mine)

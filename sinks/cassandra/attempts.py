@@ -95,12 +95,12 @@ class NotedAttempts:
         """As ``Attempts.begun``. A discarded attempt with later notes counts as not discarded."""
         stamps, version = list[Stamp](), self._space.look().pointer.visible + 1
         while notes := self._space.rows("all_notes", version):
-            begun = {name: at_us for group, name, _, at_us in notes if group == NO_GROUP}
+            times_us = {name: at_us for group, name, _, at_us in notes if group == NO_GROUP}
             brought = {name.rpartition("/")[0] for group, name, _, _ in notes if group != NO_GROUP}
-            for name, at_us in sorted(begun.items(), key=lambda note: note[1]):
+            for name, at_us in sorted(times_us.items(), key=lambda note: note[1]):
                 if name.startswith(DISCARD):
                     stamps.append(Stamp(version, at_us, DISCARDED))
-                elif DISCARD + name not in begun or name in brought:
+                elif DISCARD + name not in times_us or name in brought:
                     stamps.append(Stamp(version, at_us, name))
             version += 1
         return stamps

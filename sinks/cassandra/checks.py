@@ -135,7 +135,7 @@ def keyspace_of(row: Mapping[str, Any]) -> Keyspace:
     options = dict(row["replication"])
     kind = options.pop("class", "").rpartition(".")[2]
     copies = {("" if dc == "replication_factor" else dc): str(number) for dc, number in options.items()}
-    numbers = {dc: int(found[0]) for dc, number in copies.items() if (found := re.match(r"\d+", number))}
+    numbers = {dc: int(digits[0]) for dc, number in copies.items() if (digits := re.match(r"\d+", number))}
     return Keyspace(
         row["keyspace_name"],
         numbers,
@@ -218,11 +218,11 @@ def quorum(keyspace: Keyspace, nodes: list[Node], level: str, dc: str) -> Check:
     counted = f"{_nodes(len(nodes))}, {sum(node.up is not False for node in nodes)} up"
     for each in looked:
         copies = keyspace.copies.get("" if keyspace.simple else each, 0)
-        here = [node for node in nodes if keyspace.simple or node.dc == each]
-        down = [node.address for node in here if node.up is False]
+        dc_nodes = [node for node in nodes if keyspace.simple or node.dc == each]
+        down = [node.address for node in dc_nodes if node.up is False]
         spare = copies - (copies // 2 + 1)
-        if copies > len(here):
-            finding = f"{counted}: {copies} copies do not fit on {_nodes(len(here))} of {each}"
+        if copies > len(dc_nodes):
+            finding = f"{counted}: {copies} copies do not fit on {_nodes(len(dc_nodes))} of {each}"
             return Check("nodes", "warn", finding, AWAY)
         if copies and len(down) > spare:
             finding = (
@@ -265,8 +265,8 @@ def time_to_live(tables: Mapping[str, Mapping[str, Any]]) -> Check:
     """Check that none of tidegate's rows can expire."""
     wrong = sorted(name for name, row in tables.items() if row.get("default_time_to_live"))
     if wrong:
-        gone = f"{', '.join(wrong)}: rows vanish by age; ALTER TABLE ... WITH default_time_to_live = 0"
-        return Check("time to live", "fail", gone, KEPT)
+        finding = f"{', '.join(wrong)}: rows vanish by age; ALTER TABLE ... WITH default_time_to_live = 0"
+        return Check("time to live", "fail", finding, KEPT)
     return Check("time to live", "pass", "none", KEPT)
 
 

@@ -125,8 +125,8 @@ def _allowed(
     """Return the horizon that the leases allow. Of more leases than ``lease`` admits none counts."""
     visible, now_us = seen.pointer.visible, seen.now_ms * 1_000
     leases = [] if len(active) > LEASES_MAX else active
-    wanted = min(horizon, visible)
-    allowed = horizon_allowed(wanted, leases, limits, visible, now_us, published_us)
+    target = min(horizon, visible)
+    allowed = horizon_allowed(target, leases, limits, visible, now_us, published_us)
     return max(seen.pointer.horizon, allowed)
 
 

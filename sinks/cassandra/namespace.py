@@ -223,10 +223,10 @@ class CassandraNamespace:
 
     def _readable(self, existing: Made) -> Made:
         written, local = existing.written, self.session.local_dc
-        asked = self.settings.consistency
-        if asked and asked != written.consistency:
+        consistency = self.settings.consistency
+        if consistency and consistency != written.consistency:
             raise ConfigError(
-                f"{self.where}: consistency is {asked}, but the namespace is written at"
+                f"{self.where}: consistency is {consistency}, but the namespace is written at"
                 f" {written.consistency}, for life; leave it out"
             )
         if written.consistency == CONSISTENCY and local != written.dc:

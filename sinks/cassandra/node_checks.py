@@ -116,8 +116,8 @@ def clocks(readings: Sequence[Clock]) -> Check:
     if not readings:
         return Check("clocks", "warn", "not known: no node is up", LEASED)
     apart = max(clock.least_s for clock in readings) - min(clock.most_s for clock in readings)
-    here = max(max(clock.least_s, -clock.most_s) for clock in readings)
-    worst = max(apart, here)
+    offset = max(max(clock.least_s, -clock.most_s) for clock in readings)
+    worst = max(apart, offset)
     outcome: Outcome = "fail" if worst > CLOCK_FAIL_S else "warn" if worst > CLOCK_WARN_S else "pass"
     if outcome == "pass":
         return Check("clocks", outcome, "this machine's and the nodes' agree", LEASED)
@@ -180,16 +180,16 @@ def _refused(settings: Settings) -> Iterator[str]:
         yield "minimum_timestamp_fail_threshold: a version is applied with the time of its decision; unset it"
 
 
-def limits(nodes: Mapping[str, Settings | None], wanted: int, protocol: int = 4) -> ValueLimit:
+def limits(nodes: Mapping[str, Settings | None], size: int, protocol: int = 4) -> ValueLimit:
     """Return the smallest limit of a value that any node has: of a request, a mutation, a column or a read.
 
-    ``wanted``: the largest value that the options allow. A node that bars its settings is taken to have the
+    ``size``: the largest value that the options allow. A node that bars its settings is taken to have the
     defaults, which ``value_bytes_max`` of the store fits.
     """
-    told = {at: settings for at, settings in nodes.items() if settings}
-    found = [limit for at, settings in told.items() for limit in _limits(at, settings, protocol)]
-    barred = ", ".join(sorted(nodes.keys() - told.keys()))
-    return value_limit(found, wanted, f"not known: system_views is barred at {barred}" if barred else "")
+    known = {node: settings for node, settings in nodes.items() if settings}
+    of_nodes = [limit for node, settings in known.items() for limit in _limits(node, settings, protocol)]
+    barred = ", ".join(sorted(nodes.keys() - known.keys()))
+    return value_limit(of_nodes, size, f"not known: system_views is barred at {barred}" if barred else "")
 
 
 def _limits(at: str, settings: Settings, protocol: int) -> Iterator[Limit]:

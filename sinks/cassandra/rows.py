@@ -108,7 +108,7 @@ class Rows:
             for run in chunk.runs:
                 counted[run.group, run.table, chunk.ordinal] += len(run.keys)
             notes |= counted  # a repeated chunk counts once
-        named = [(group, noted_as(stamp, table), at, rows) for (group, table, at), rows in notes.items()]
+        named = [(group, noted_as(stamp, table), part, rows) for (group, table, part), rows in notes.items()]
         self.note(stamp, named)
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
@@ -208,7 +208,7 @@ class Rows:
         """Return stored values, aligned with ``keys``, by a statement on several keys of a partition."""
         space, values = self._space, dict[bytes, bytes]()
         distinct = [key for key in dict.fromkeys(keys) if len(key) <= KEY_MAX]
-        asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE, at.stride)
+        groups = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE, at.stride)
         requests = (
             (
                 space.session.bind(
@@ -218,7 +218,7 @@ class Rows:
                 ),
                 sum(len(distinct[index]) for index in some),
             )
-            for group, some in asked
+            for group, some in groups
         )
         for answer in space.session.each(requests):
             values.update((key, _stored(value)) for key, value in answer)
@@ -230,8 +230,8 @@ class Rows:
         while True:
             of = (at.table, group) if last is None else (at.table, group, last)
             name = "first_page" if last is None else "page"
-            found = self._space.rows(name, *of, at.version, at.start, limit)
-            page = [(key, _stored(value)) for key, value in found]
+            answer = self._space.rows(name, *of, at.version, at.start, limit)
+            page = [(key, _stored(value)) for key, value in answer]
             self._space.check_after(at.version)  # rows missing in the page may have been retired
             if page:
                 last = page[-1][0]
@@ -254,8 +254,8 @@ class Rows:
                 return False
             tables = _tables(chunk.runs)
             for head, deleted in ((below, False), (until, True)):
-                gone = self._parts(head, version, [_only(table, deleted=deleted) for table in tables])
-                self._send(self._batches(stamp, itertools.chain.from_iterable(gone)))
+                parts = self._parts(head, version, [_only(table, deleted=deleted) for table in tables])
+                self._send(self._batches(stamp, itertools.chain.from_iterable(parts)))
         return True
 
     def retire_replaced(self, stamp: Stamp, table: str) -> None:
@@ -301,10 +301,10 @@ class Rows:
         head = self._start_of("drop_version", 5)
         for table, group, key, versions in self.each_key(level=ConsistencyLevel.ALL):
             of = self._partition(table, group)
-            gone = [(v, at_us) for v, (_, at_us) in versions.items() if v >= lowest and at_us in times]
+            written = [(v, at_us) for v, (_, at_us) in versions.items() if v >= lowest and at_us in times]
             self._send(
                 self._batch(of, single(head, *of, key, bigint(version)), Stamp(version, at_us))
-                for version, at_us in gone
+                for version, at_us in written
             )
 
     def drop_noted(self, stamp: Stamp, notes: Iterable[tuple[int, str, int]]) -> None:
@@ -326,11 +326,11 @@ class Rows:
         """Delete rows that no reader at or above the horizon can reach; return their number."""
         starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
         no_table = horizon if entry else 0  # no row of a table that the horizon lacks can be read
-        gone = 0
+        dropped = 0
         for table, group, key, versions in self.each_key():
             stored = {version: value for version, (value, _) in versions.items()}
             old = collectable_versions(stored, horizon, starts.get(table, no_table), at_us)
-            gone += len(old)
+            dropped += len(old)
             if old and not dry_run:
                 # One tombstone for all: a reader that is too late finds none of them, and is refused.
                 timestamp_us = max(versions[version][1] for version in old)
@@ -342,7 +342,7 @@ class Rows:
                 )
                 stamp = Stamp(old[-1], timestamp_us)
                 self._send(iter([self._batch(self._partition(table, group), packed, stamp)]))
-        return gone
+        return dropped
 
     def tables(self) -> list[str]:
         """Return every table that may have rows."""
@@ -460,15 +460,15 @@ def _tables(runs: Sequence[Run]) -> list[_Table]:
 
 def _only(table: _Table, *, deleted: bool) -> _Table:
     """Return a table's deletes alone, or everything else."""
-    wanted = pc.is_in(pc.binary_slice(table.values, 0, 1), pa.array(DELETES))
-    wanted = wanted if deleted else pc.invert(wanted)
-    groups = table.groups[wanted.to_numpy(zero_copy_only=False)]
-    return _Table(table.name, groups, table.keys.filter(wanted), table.values.filter(wanted))
+    mask = pc.is_in(pc.binary_slice(table.values, 0, 1), pa.array(DELETES))
+    mask = mask if deleted else pc.invert(mask)
+    groups = table.groups[mask.to_numpy(zero_copy_only=False)]
+    return _Table(table.name, groups, table.keys.filter(mask), table.values.filter(mask))
 
 
 def _joined(statements: Sequence[Packed], at_once: int = 1_000) -> Iterator[Packed]:
-    for at in range(0, len(statements), at_once):
-        yield joined(statements[at : at + at_once])
+    for start in range(0, len(statements), at_once):
+        yield joined(statements[start : start + at_once])
 
 
 def _next_limit(page: Sequence[tuple[bytes, bytes]]) -> int:

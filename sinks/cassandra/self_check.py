@@ -42,9 +42,9 @@ def check_catalog(
     else:
         return
     oldest, versions = max(pointer.horizon, 1), [entry.version for entry in entries]
-    wanted = 0 if pointer.filling_at else max(pointer.visible - oldest + 1, 0)
-    if len(versions) != wanted or versions != list(range(oldest, oldest + len(versions))):
-        expected = f"versions {oldest} to {pointer.visible}" if wanted else "no version"
+    expected_count = 0 if pointer.filling_at else max(pointer.visible - oldest + 1, 0)
+    if len(versions) != expected_count or versions != list(range(oldest, oldest + len(versions))):
+        expected = f"versions {oldest} to {pointer.visible}" if expected_count else "no version"
         yield Finding(f"{where}, catalog", expected, f"versions {_ranges(versions)}")
     if entries and entries[-1].digest != pointer.digest:
         yield Finding(f"{where}, pointer", f"digest {entries[-1].digest}", f"digest {pointer.digest}")
@@ -83,6 +83,6 @@ def row_counts(space: CassandraNamespace, rows: Rows, tables: Collection[str]) -
     """Count the rows of each version, by key group and table."""
     for table in sorted({*tables, *rows.tables()}):
         for group in range(space.made.identity.key_groups):
-            found = space.session.stream("row_versions", space.made.space, table, group, level=space.read_at)
-            for version, count in sorted(Counter(itertools.chain.from_iterable(found)).items()):
+            stored = space.session.stream("row_versions", space.made.space, table, group, level=space.read_at)
+            for version, count in sorted(Counter(itertools.chain.from_iterable(stored)).items()):
                 yield RowCount("", table, group, version, count)

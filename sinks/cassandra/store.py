@@ -120,9 +120,9 @@ class CassandraStore(SupportsNamespaces, SupportsPutEntries):
 
     def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
         pointer = self.pointer()
-        kept = range(max(pointer.horizon, 1), pointer.visible + 1)
-        there = {entry.version for entry in self.catalog()}
-        lost = [entry for entry in entries if entry.version in kept and entry.version not in there]
+        readable = range(max(pointer.horizon, 1), pointer.visible + 1)
+        stored = {entry.version for entry in self.catalog()}
+        lost = [entry for entry in entries if entry.version in readable and entry.version not in stored]
         for entry in lost:
             self._space.write(*self._entered(entry))
         return len(lost)
@@ -354,8 +354,8 @@ class CassandraStore(SupportsNamespaces, SupportsPutEntries):
         return Vacuumed(rows, 0, ran_out, len(below))
 
     def drop(self, *, thorough: bool = False) -> bool:
-        begun = self._space.begin_drop()
-        return self._space.finish_drop() or begun
+        existed = self._space.begin_drop()
+        return self._space.finish_drop() or existed
 
     def close(self) -> None:
         self._space.close()

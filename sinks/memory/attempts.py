@@ -22,7 +22,7 @@ class NotedAttempts:
         if stamp.version <= pointer.visible:
             return False
         self.refuse_other(where, stamp)
-        self._begun = {v: begun for v, begun in self._begun.items() if v > pointer.visible}
+        self._begun = {v: earlier for v, earlier in self._begun.items() if v > pointer.visible}
         self._begun[stamp.version] = stamp
         return True
 
@@ -36,8 +36,8 @@ class NotedAttempts:
 
     def above(self, visible: int) -> list[Stamp]:
         """Do ``Attempts.begun``."""
-        gone = [Stamp(stamp.version, stamp.decided_at_us, DISCARDED) for stamp in self._discarded.values()]
-        noted = [stamp for stamp in (*gone, *self._begun.values()) if stamp.version > visible]
+        marked = [Stamp(stamp.version, stamp.decided_at_us, DISCARDED) for stamp in self._discarded.values()]
+        noted = [stamp for stamp in (*marked, *self._begun.values()) if stamp.version > visible]
         return sorted(noted, key=lambda stamp: (stamp.version, stamp.decided_at_us))
 
     def discard(self, lost: Sequence[Stamp]) -> None:

@@ -14,7 +14,7 @@ from tidegate.sinks.rules.visible import floor_found
 
 def verify(space: MemoryNamespace, where: str, version: int, counts: Counts) -> list[Finding]:
     """As ``Store.verify``."""
-    found: list[Finding] = []
+    misfits: list[Finding] = []
     with space.lock:
         for group, expected in sorted(counts.items()):
             if space.floors.get(group, 0) >= version:
@@ -25,8 +25,8 @@ def verify(space: MemoryNamespace, where: str, version: int, counts: Counts) -> 
                 table: sum(version in of_key for of_key in space.rows[table, group].values())
                 for table in expected
             }
-            found += findings(place, expected, counted, is_sealed=is_sealed)
-    return found
+            misfits += findings(place, expected, counted, is_sealed=is_sealed)
+    return misfits
 
 
 def self_check(space: MemoryNamespace, where: str) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ class MemoryNamespace:
 
     def holding(self, now_us: int) -> list[KeptLease]:
         """List the leases that have not expired."""
-        return [held for held in self.leases.values() if held.expires_us > now_us]
+        return [lease for lease in self.leases.values() if lease.expires_us > now_us]
 
     def published_us(self, version: int) -> int | None:
         """Return the time at which a version became visible."""
@@ -46,7 +46,7 @@ class MemoryNamespace:
 
     def drop_from(self, lowest: int) -> None:
         """Drop every row, count and seal of versions from the lowest one on."""
-        for at, of_group in self.rows.items():
-            self.rows[at] = without_versions(of_group, lowest)
-        self.applied = {at: counts for at, counts in self.applied.items() if at[1] < lowest}
-        self.sealed = {at for at in self.sealed if at[1] < lowest}
+        for place, of_group in self.rows.items():
+            self.rows[place] = without_versions(of_group, lowest)
+        self.applied = {place: counts for place, counts in self.applied.items() if place[1] < lowest}
+        self.sealed = {place for place in self.sealed if place[1] < lowest}

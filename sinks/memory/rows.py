@@ -25,11 +25,11 @@ def put_rows(rows: OfKeys, run: Run, version: int) -> None:
 
 def drop_replaced(rows: OfKeys, key: bytes, version: int) -> None:
     """Drop older rows of the key, and the version's own if it is a delete marker."""
-    kept = {v: value for v, value in rows.get(key, {}).items() if v >= version}
-    if version in kept and unpack(kept[version]).value is None:
-        del kept[version]  # T27: no row is left below that it would have to hide
-    if kept:
-        rows[key] = kept
+    retained = {v: value for v, value in rows.get(key, {}).items() if v >= version}
+    if version in retained and unpack(retained[version]).value is None:
+        del retained[version]  # T27: no row is left below that it would have to hide
+    if retained:
+        rows[key] = retained
     else:
         rows.pop(key, None)
 
@@ -43,8 +43,8 @@ def drop_up_to(rows: OfKeys, key: bytes, version: int) -> None:
 
 def without_versions(rows: OfKeys, lowest: int) -> OfKeys:
     """Return the rows of versions below the lowest one, without keys that have none."""
-    kept = {key: {v: value for v, value in of.items() if v < lowest} for key, of in rows.items()}
-    return {key: of for key, of in kept.items() if of}
+    retained = {key: {v: value for v, value in of.items() if v < lowest} for key, of in rows.items()}
+    return {key: of for key, of in retained.items() if of}
 
 
 def drop_below(rows: OfKeys, version: int) -> None:

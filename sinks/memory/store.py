@@ -75,8 +75,8 @@ def forget(name: str) -> None:
     """Drop every namespace of ``memory://name`` in this process; for tests that make many."""
     memory_aliases.forget(name)
     with _spaces_lock:
-        for at in [at for at in _spaces if at[0] == name]:
-            del _spaces[at]
+        for space_key in [space_key for space_key in _spaces if space_key[0] == name]:
+            del _spaces[space_key]
 
 
 class MemoryStore(SupportsReadWithPointer):
@@ -150,9 +150,9 @@ class MemoryStore(SupportsReadWithPointer):
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         space = self._space
         with space.lock:
-            at, version = space.pointer, entry.version
+            pointer, version = space.pointer, entry.version
             # I7: only from the exact predecessor, and not into a fill. I6: never under a higher epoch.
-            if at.visible != version - 1 or at.horizon >= version or at.epoch > epoch:
+            if pointer.visible != version - 1 or pointer.horizon >= version or pointer.epoch > epoch:
                 return False
             space.catalog[entry.version] = msgspec.structs.replace(
                 entry, published_at_us=self._clock.now_us()
@@ -300,21 +300,21 @@ class MemoryStore(SupportsReadWithPointer):
     def leases(self) -> list[LeaseInfo]:
         space, now_us = self._space, self._clock.now_us()
         with space.lock:
-            infos = [held.info(now_us) for held in space.holding(now_us)]
+            infos = [lease.info(now_us) for lease in space.holding(now_us)]
         return sorted(infos, key=lambda info: info.version)
 
     def announce(self, horizon: int, *, max_leases: int | None = None, **limits: Any) -> int:
         space = self._space
         with space.lock:
             visible, now_us = space.pointer.visible, self._clock.now_us()
-            holding, wanted, published_us = space.holding(now_us), min(horizon, visible), space.published_us
+            holding, target, published_us = space.holding(now_us), min(horizon, visible), space.published_us
             of_leases = rules.Limits(**limits)
-            allowed = rules.horizon_allowed(wanted, holding, of_leases, visible, now_us, published_us)
+            allowed = rules.horizon_allowed(target, holding, of_leases, visible, now_us, published_us)
             moved = max(space.pointer.horizon, allowed)
             space.pointer = msgspec.structs.replace(space.pointer, horizon=moved)
             space.max_leases = space.max_leases if max_leases is None else max_leases
             # Leases that the horizon passed are revoked.
-            space.leases = {held.lease_id: held for held in holding if held.version >= moved}
+            space.leases = {lease.lease_id: lease for lease in holding if lease.version >= moved}
             return moved
 
     def retire(
@@ -348,15 +348,15 @@ class MemoryStore(SupportsReadWithPointer):
 
         def check_page(table: str, group: int, cursor: bytes | None, most: int) -> SweepPage:
             with space.lock:
-                held, gone = space.rows[table, group], 0
-                page = sorted(key for key in held if key >= (cursor or b""))[: most + 1]
+                of_keys, removed = space.rows[table, group], 0
+                page = sorted(key for key in of_keys if key >= (cursor or b""))[: most + 1]
                 for key in page[:most]:
-                    newest = max((v for v in held[key] if v <= version), default=None)
-                    if newest is not None and is_hidden(held[key][newest], at_us):
+                    newest = max((v for v in of_keys[key] if v <= version), default=None)
+                    if newest is not None and is_hidden(of_keys[key][newest], at_us):
                         space.floors[group] = max(space.floors.get(group, 0), version)
-                        drop_up_to(held, key, newest)
-                        gone += 1
-                return SweepPage(len(page[:most]), gone, page[most] if len(page) > most else None)
+                        drop_up_to(of_keys, key, newest)
+                        removed += 1
+                return SweepPage(len(page[:most]), removed, page[most] if len(page) > most else None)
 
         return self._sweep.run(rows, entry, space.identity.key_groups, check_page)
 
@@ -364,15 +364,15 @@ class MemoryStore(SupportsReadWithPointer):
         """Drop the older rows of tables that ``version`` emptied or dropped, also of keys written again."""
         entry = space.catalog.get(version)
         starts = {table for table, start in entry.starts.items() if start == version} if entry else set()
-        for table, group in [at for at in space.rows if at[0] in starts]:
+        for table, group in [place for place in space.rows if place[0] in starts]:
             self._raise_floor(space, group, version)
             drop_below(space.rows[table, group], version)
 
     def _forget_schemas(self, space: MemoryNamespace) -> None:
         pointer = space.pointer
         if self._looks.is_due(pointer.horizon) and not space.attempts.above(pointer.visible):
-            kept = [entry for version, entry in sorted(space.catalog.items()) if version >= pointer.horizon]
-            for schema_id in unnamed(space.schemas, pointer, kept):
+            live = [entry for version, entry in sorted(space.catalog.items()) if version >= pointer.horizon]
+            for schema_id in unnamed(space.schemas, pointer, live):
                 del space.schemas[schema_id]
             self._looks.ended(pointer)
 
@@ -393,8 +393,8 @@ class MemoryStore(SupportsReadWithPointer):
             marked = max(space.pointer.horizon, entry.version)
             space.pointer = msgspec.structs.replace(space.pointer, horizon=marked)
             self._raise_floors(space, marked - 1)
-            for at, of_group in space.rows.items():
-                space.rows[at] = {
+            for place, of_group in space.rows.items():
+                space.rows[place] = {
                     key: {v: value for v, value in versions.items() if v >= marked}
                     for key, versions in of_group.items()
                     if max(versions) >= marked
@@ -421,8 +421,8 @@ class MemoryStore(SupportsReadWithPointer):
     def _raise_floors(space: MemoryNamespace, floor: int) -> None:
         for group in range(space.identity.key_groups if space.identity else 0):
             space.floors[group] = max(space.floors.get(group, 0), floor)
-        space.applied = {at: counts for at, counts in space.applied.items() if at[1] > floor}
-        space.sealed = {at for at in space.sealed if at[1] > floor}
+        space.applied = {place: counts for place, counts in space.applied.items() if place[1] > floor}
+        space.sealed = {place for place in space.sealed if place[1] > floor}
 
     # -- checking ---------------------------------------------------------------------------------------
 
@@ -468,21 +468,21 @@ class MemoryStore(SupportsReadWithPointer):
             no_table = horizon if entry else 0  # no row of a table that the horizon lacks can be read
             at_us = entry.decided_at_us if entry else 0
             rows = [
-                (at, key, version)
-                for at, of_group in space.rows.items()
+                (place, key, version)
+                for place, of_group in space.rows.items()
                 for key, versions in of_group.items()
-                for version in collectable_versions(versions, horizon, starts.get(at[0], no_table), at_us)
+                for version in collectable_versions(versions, horizon, starts.get(place[0], no_table), at_us)
             ]
-            notes = {at for at in {*space.applied, *space.sealed} if at[1] <= horizon}
-            leases = [name for name, held in space.leases.items() if held.expires_us <= now_us]
+            notes = {note for note in {*space.applied, *space.sealed} if note[1] <= horizon}
+            leases = [name for name, lease in space.leases.items() if lease.expires_us <= now_us]
             entries = [version for version in space.catalog if version < horizon]
             if not dry_run:
                 for group in range(space.identity.key_groups if space.identity and horizon else 0):
                     space.floors[group] = max(space.floors.get(group, 0), horizon)
-                for at, key, version in rows:
-                    del space.rows[at][key][version]
-                    if not space.rows[at][key]:
-                        del space.rows[at][key]
+                for place, key, version in rows:
+                    del space.rows[place][key][version]
+                    if not space.rows[place][key]:
+                        del space.rows[place][key]
                 for note in notes:
                     space.applied.pop(note, None)
                     space.sealed.discard(note)

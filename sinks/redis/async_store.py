@@ -226,8 +226,8 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
     async def _asked_with_pointer(self, calls: list[Call], version: int) -> tuple[list[Any] | None, Pointer]:
         """Return the replies to reads at this version with the pointer; None: the version was retired."""
         uuid = (self._identity or await self._made()).uuid.encode()
-        asked = [Call(self._meta, "pointer", (uuid, number(version))), *calls]
-        fields, *replies = await self._calls.few(asked, self._listed_for(version))
+        requests = [Call(self._meta, "pointer", (uuid, number(version))), *calls]
+        fields, *replies = await self._calls.few(requests, self._listed_for(version))
         if isinstance(fields, Refused):
             raise await self._refused(fields)
         pointer = self._pointer_in(fields)

@@ -58,10 +58,10 @@ def set_up(space: RedisNamespace, *, thorough: bool) -> list[Check]:
     servers = _ask_all(space, thorough=thorough)
     looks: list[Callable[[ServerInfo], Check | None]] = [
         _version,
-        lambda server: _functions(server, wanted=settings.functions),
+        lambda server: _functions(server, enabled=settings.functions),
         _eviction,
         lambda server: _persistence(server, thorough=thorough),
-        lambda server: _replicas(server, wanted=settings.kind != "one"),
+        lambda server: _replicas(server, required=settings.kind != "one"),
         _slots if settings.kind == "cluster" else _no_cluster,
     ]
     return [*_tls(settings), *(check for look in looks for check in _by_server(servers, look))]
@@ -164,11 +164,11 @@ def _version(server: ServerInfo) -> Check:
     return Check("version", "pass", f"{named}{'; wait_aof needs 7.2' * (numbers < WAITAOF_MIN)}", STEPS)
 
 
-def _functions(server: ServerInfo, *, wanted: bool) -> Check:
-    if wanted and _may(server.by_function):
+def _functions(server: ServerInfo, *, enabled: bool) -> Check:
+    if enabled and _may(server.by_function):
         return Check("functions", "pass", "Functions", STEPS)
     if _may(server.by_eval):
-        why = "are barred" if wanted else "are switched off by an option"
+        why = "are barred" if enabled else "are switched off by an option"
         return Check("functions", "pass", f"EVAL: Functions {why}", STEPS)
     return Check("functions", "fail", EVAL_BARRED, STEPS, may_be_allowed=False)
 
@@ -211,14 +211,14 @@ def evicts(info: Fields) -> str:
 def may_evict(space: RedisNamespace) -> str | None:
     """Return the primaries that may evict rows, with the way out; None where one bars INFO."""
     commands = (b"INFO", b"memory"), (b"INFO", b"stats")
-    found = []
+    primaries = []
     for address, replies in ask_each(space, *commands):
         info = {name: value for reply in replies for name, value in fields(reply).items()}
         if "maxmemory_policy" not in info:
             return None
         if why := evicts(info):
-            found.append(f"{address}: {why}")
-    return "; ".join(found)
+            primaries.append(f"{address}: {why}")
+    return "; ".join(primaries)
 
 
 def _persistence(server: ServerInfo, *, thorough: bool) -> Check:
@@ -257,7 +257,7 @@ def _appending(server: ServerInfo) -> Check:
     return Check("persistence", outcome, finding, DURABLE)
 
 
-def _replicas(server: ServerInfo, *, wanted: bool) -> Check:
+def _replicas(server: ServerInfo, *, required: bool) -> Check:
     count = number_of(server.info, "connected_slaves")
     if count is None:
         return _untold("replicas", "INFO replication", AWAY)
@@ -267,7 +267,7 @@ def _replicas(server: ServerInfo, *, wanted: bool) -> Check:
         )
     if count == 0:
         none = "none: readers and the stream wait while this server is away"
-        return Check("replicas", "warn" if wanted else "pass", none, AWAY)
+        return Check("replicas", "warn" if required else "pass", none, AWAY)
     behind = list(_behind(server.info))
     if behind:
         late = f"{count}; {', '.join(behind)}: if promoted, it lacks the writes since then; {REPAIR}"

@@ -34,8 +34,8 @@ def namespace_of(key: bytes) -> str | None:
     >>> namespace_of(b"tg:{flights}:meta"), namespace_of(b"tg:{flights/7}:meta")
     ('flights', None)
     """
-    found = _META.fullmatch(key)
-    return found[1].decode() if found else None
+    match = _META.fullmatch(key)
+    return match[1].decode() if match else None
 
 
 def beside(namespace: str, name: str) -> bytes:

@@ -45,18 +45,18 @@ class Leases:
         return self._pages()[1]
 
     def _pages(self) -> tuple[list[LeaseInfo], int]:
-        held, others, cursor = dict[str, LeaseInfo](), 0, b""
+        leases, others, cursor = dict[str, LeaseInfo](), 0, b""
         for _ in range(PAGES_MAX):
             now_us, cursor, over, foreign, *rest = self._space.ask("leases", cursor or b"0")
             self._warn_of_foreign(int(foreign), cursor, "the next retirement removes")
             others += int(over) + int(foreign)
-            for name, *numbers in zip(*(rest[at::4] for at in range(4)), strict=True):
+            for name, *numbers in zip(*(rest[field::4] for field in range(4)), strict=True):
                 with readable(self._space.where, "a lease", (name, *numbers)):
-                    kept = KeptLease(name.decode(), *(int(part) for part in numbers))
-                held[kept.lease_id] = kept.info(int(now_us))
+                    lease = KeptLease(name.decode(), *(int(part) for part in numbers))
+                leases[lease.lease_id] = lease.info(int(now_us))
             if cursor in (b"0", TOO_MANY):
                 break
-        return list(held.values()), others
+        return list(leases.values()), others
 
     def _warn_of_foreign(self, entries: int, cursor: bytes, removed: str) -> None:
         """Warn, once, that something other than ``lease`` wrote among the leases."""

@@ -262,23 +262,23 @@ class RedisNamespace:
 
     def drop(self, *, thorough: bool = False) -> bool:
         """Remove everything, the identity first; return whether there was anything."""
-        begun = made_here(self.calls, self.namespace)
+        uuid = made_here(self.calls, self.namespace)
         known, identity = self._known, self.identity()
-        made_since = identity is not None and identity.uuid.encode() != begun
-        if made_since or (known is not None and begun not in (b"", known.uuid.encode())):
+        made_since = identity is not None and identity.uuid.encode() != uuid
+        if made_since or (known is not None and uuid not in (b"", known.uuid.encode())):
             raise dropped(self.where)
-        if begun:
-            (reply,) = self.calls.run([drop_call(self.calls, self.namespace, begun)])
+        if uuid:
+            (reply,) = self.calls.run([drop_call(self.calls, self.namespace, uuid)])
             if isinstance(reply, Refused) and reply.code != "TGNONE":  # another drop was faster
                 raise refusal(self.where, reply, opened=True)
-        removed = remove_left(self.calls, self.namespace, begun, thorough=thorough)
+        removed = remove_left(self.calls, self.namespace, uuid, thorough=thorough)
         if removed is None:
             raise dropped(self.where)
         self._known, self.visible, self.horizon, self.listed = None, 0, 0, frozenset()
         self._noted = None
         self._trusted = self.listed
         self.went_back += 1
-        return removed or begun != b""
+        return removed or uuid != b""
 
     # -- the pointer ---
 

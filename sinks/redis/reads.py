@@ -144,9 +144,9 @@ class ManyReads(NamedTuple):
         if replies is None:
             return None
         values, first = [], 0
-        for (at, keys), groups in zip(reads, self.groups, strict=True):
+        for (read_at, keys), groups in zip(reads, self.groups, strict=True):
             stored = in_places(groups, replies[first : first + len(groups)], len(keys))
-            values.append(values_at(where, at, keys, stored))
+            values.append(values_at(where, read_at, keys, stored))
             first += len(groups)
         return values
 
@@ -154,9 +154,9 @@ class ManyReads(NamedTuple):
 def many_reads(namespace: str, identity: Identity, reads: Reads) -> ManyReads:
     """Return the calls for keys of several tables: one for each table and key group."""
     uuid, many = identity.uuid.encode(), ManyReads([], [])
-    for at, keys in reads:
-        head = head_of(at)
-        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE, at.stride)
+    for read_at, keys in reads:
+        head = head_of(read_at)
+        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE, read_at.stride)
         many.groups.append(groups)
         many.calls.extend(
             of_group(namespace, uuid, group, "read", *head, *[keys[index] for index in indexes])

@@ -65,8 +65,8 @@ class Seals:
         while at_once > 1 and at_once * (1 + 3 * tables) > SEALED_AT_ONCE:
             at_once //= 2
         return [
-            self._of_several(version, groups[at : at + at_once], counts, sets)
-            for at in range(0, len(groups), at_once)
+            self._of_several(version, groups[start : start + at_once], counts, sets)
+            for start in range(0, len(groups), at_once)
         ]
 
     def _of_several(self, version: bytes, groups: Sequence[int], counts: Counts, sets: KeySets) -> Call:
@@ -125,17 +125,17 @@ class Header(NamedTuple):
     @property
     def newest(self) -> int:
         """Everything below this version was sealed on this server when it was written (decision 0013)."""
-        return max([self.floor, self.whole, *(at for of_table in self.layers.values() for at in of_table)])
+        return max([self.floor, self.whole, *(v for of_table in self.layers.values() for v in of_table)])
 
 
 def headers(space: RedisNamespace) -> dict[int, Header]:
     """Return the header of every key group. Raises: CorruptError, no release writes such a header."""
-    found = {}
+    by_group = {}
     for group, header in headers_of(space):
         if isinstance(header, CorruptError):
             raise header
-        found[group] = header
-    return found
+        by_group[group] = header
+    return by_group
 
 
 def headers_of(space: RedisNamespace) -> Iterator[tuple[int, Header | CorruptError]]:

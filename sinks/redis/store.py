@@ -251,7 +251,7 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
         # A table that this version emptied is dropped everywhere, whichever key groups have rows again.
         emptied = [table for table, start in starts.items() if start == version]
         touched |= upkeep.listing(self._space, emptied)
-        of = {at: starts.get(at[1], 0) for at in sorted(touched)}
+        of = {place: starts.get(place[1], 0) for place in sorted(touched)}
         rows = max((rows for tables in counts.values() for rows in tables.values()), default=0)
         _, done = upkeep.merge(self._space, of, upto, stopped, rows=rows)
         if done:
@@ -264,8 +264,8 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
             return
         pointer = self.pointer()
         entries = self.catalog(pointer.horizon, pointer.visible)
-        gone = unnamed(self.schemas(), pointer, entries)
-        parts = [*in_parts([*map(str.encode, gone)])] or [()]
+        unused = unnamed(self.schemas(), pointer, entries)
+        parts = [*in_parts([*map(str.encode, unused)])] or [()]
         if all(self._space.ask("forget_schemas", number(pointer.visible), *part) for part in parts):
             self._looks.ended(pointer)
 
@@ -335,8 +335,8 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
     def lost(self) -> list[Lost]:
         return list(self._rebuild.lost)
 
-    def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
-        self._rebuild.begin_bases(wanted)
+    def begin_bases(self, bases: Iterable[tuple[int, str]]) -> None:
+        self._rebuild.begin_bases(bases)
 
     def add_to_bases(self, runs: Iterable[Run]) -> None:
         self._rebuild.add_to_bases(runs)

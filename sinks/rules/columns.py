@@ -38,8 +38,8 @@ class PlainBatch:
     def num_rows(self) -> int:
         return len(self._columns["key"])
 
-    def filter(self, wanted: Sequence[bool]) -> PlainBatch:
-        return PlainBatch(*(PlainColumn(itertools.compress(of, wanted)) for of in self._columns.values()))
+    def filter(self, mask: Sequence[bool]) -> PlainBatch:
+        return PlainBatch(*(PlainColumn(itertools.compress(of, mask)) for of in self._columns.values()))
 
 
 def column_of(values: Sequence[bytes | None]) -> Any:

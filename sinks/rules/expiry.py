@@ -30,7 +30,7 @@ def is_hidden(head: bytes, at_us: int) -> bool:
 
 def expiring_tables(entry: CatalogEntry) -> list[str]:
     """List the tables at a version whose rows may have an expiry."""
-    return sorted(name for name, at in entry.tables.items() if at.expires)
+    return sorted(name for name, table_at in entry.tables.items() if table_at.expires)
 
 
 class SweepPage(NamedTuple):
@@ -63,17 +63,17 @@ class ExpirySweep:
         if not tables:
             return 0
         index, cursor = self._from(tables, entry.version % key_groups)
-        gone, ended = 0, 0
+        dropped, ended = 0, 0
         while rows > 0 and ended < len(tables) * key_groups:
             group, place = divmod(index, len(tables))
             page = check_page(tables[place], group, cursor, min(rows, PAGE_ROWS))
-            rows, gone = rows - max(page.rows, GROUP_COSTS_ROWS), gone + page.gone
+            rows, dropped = rows - max(page.rows, GROUP_COSTS_ROWS), dropped + page.gone
             cursor = page.cursor
             if cursor is None:
                 index, ended = (index + 1) % (len(tables) * key_groups), ended + 1
         group, place = divmod(index, len(tables))
         self._cursor = tables[place], group, cursor
-        return gone
+        return dropped
 
     def _from(self, tables: Collection[str], first_group: int) -> tuple[int, Any]:
         if self._cursor is None:

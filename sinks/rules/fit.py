@@ -53,16 +53,16 @@ def fit_of(
     state: Folded | None,
     identity: Identity | None,
     pointer: Pointer,
-    held: Held | None = None,
+    span: Held | None = None,
     *,
     unverified: bool = False,
 ) -> Fit:
     """Decide what log and store show together.
 
-    ``state`` is None for a log that has nothing of the namespace, ``identity`` for such a store. ``held``
+    ``state`` is None for a log that has nothing of the namespace, ``identity`` for such a store. ``span``
     None: the log has what the store needs, or that was not looked at.
     """
-    cut = held is not None and held.first != held.needed
+    cut = span is not None and span.first != span.needed
     if state is None:
         return Fit.FITS if identity is None else Fit.LOG_GONE
     if identity is None:
@@ -74,7 +74,7 @@ def fit_of(
     decided = recent_version(state, pointer.visible)
     if decided is not None and decided.digest != pointer.digest:
         return Fit.OTHER_HISTORY
-    if cut and held is not None and 0 < held.needed <= pointer.visible:
+    if cut and span is not None and 0 < span.needed <= pointer.visible:
         return Fit.CHANGES_GONE
     if cut:
         return Fit.BEHIND_CUT if pointer.visible else Fit.EMPTY_CUT
@@ -88,14 +88,14 @@ def described(
     state: Folded | None,
     identity: Identity | None,
     pointer: Pointer,
-    held: Held | None = None,
+    span: Held | None = None,
     *,
     written: int = 0,
 ) -> str:
     """Describe a misfit, and its way out. ``written``: the last version that a rebuild has begun to write."""
     last = state.last_version if state else 0
     saving = saved_by_relog(identity.name, pointer.visible) if identity else ""
-    range_held = f"versions {held.first} to {last}" if held and held.first else "the rows of no version"
+    range_held = f"versions {span.first} to {last}" if span and span.first else "the rows of no version"
     match fit:
         case Fit.LOG_GONE:
             return (

@@ -70,14 +70,14 @@ def of_writer(name: str) -> str:
 
 
 def horizon_allowed(
-    wanted: int,
+    horizon: int,
     leases: Iterable[KeptLease],
     limits: Limits,
     visible: int,
     now_us: int,
     published_us: Callable[[int], int | None],
 ) -> int:
-    """Return ``wanted``, or the oldest version below it that a lease pins.
+    """Return ``horizon``, or the oldest version below it that a lease pins.
 
     ``leases`` have not expired; ``published_us`` returns the time at which a version became visible, None if
     it did not.
@@ -94,13 +94,13 @@ def horizon_allowed(
         return since_us is None or young(since_us)
 
     for lease in sorted(leases, key=lambda lease: lease.version):
-        if lease.version >= wanted:
+        if lease.version >= horizon:
             break
         near = limits.max_layers is None or lease.version >= visible - limits.max_layers
         limited = not lease.lease_id.startswith(OF_WRITER)
         if near and not (limited and not (young(lease.taken_us) and fresh(lease.version))):
             return lease.version
-    return wanted
+    return horizon
 
 
 def check_leasable(where: str, lease: Lease, ttl_s: float, visible: int, horizon: int) -> None:

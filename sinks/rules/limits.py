@@ -47,17 +47,17 @@ class ValueLimit(NamedTuple):
     check: Check
 
 
-def value_limit(limits: Iterable[Limit], wanted: int, known: str = "") -> ValueLimit:
-    """Return the smallest limit. ``wanted``: the largest value that the options allow, in bytes.
+def value_limit(limits: Iterable[Limit], value_bytes: int, known: str = "") -> ValueLimit:
+    """Return the smallest limit. ``value_bytes``: the largest value that the options allow, in bytes.
 
     ``known``: what is not known, in words; it makes a check that passes a warning.
     """
     least = min(limits, key=lambda limit: limit.value_bytes, default=None)
-    if least is None or least.value_bytes >= wanted:
-        found = f"values of {wanted:,} bytes fit"
+    if least is None or least.value_bytes >= value_bytes:
+        detail = f"values of {value_bytes:,} bytes fit"
         outcome = "warn" if known else "pass"
-        return ValueLimit(wanted, "", Check("value size", outcome, known or found, APPLIED))  # type: ignore[arg-type]
-    fits, needed = least.value_bytes, least.needed(wanted)
+        return ValueLimit(value_bytes, "", Check("value size", outcome, known or detail, APPLIED))  # type: ignore[arg-type]
+    fits, needed = least.value_bytes, least.needed(value_bytes)
     way = f"raise it to {needed:,}" if least.settable else "make the values smaller"
     why = f"{least.shown}, so that a value may take {fits:,}; {way}, and restart the query"
     if fits < LEAST_BYTES:

@@ -111,9 +111,9 @@ def check_visible(where: str, version: int, pointer: Pointer) -> None:
 
 def being_filled(where: str, pointer: Pointer) -> StoreNotVerifiedError:
     """Build the error for a store that shows nothing until its rebuild, or its fill, is complete."""
-    at = f", at version {pointer.filling_at} now" if pointer.filling_at else ""
+    progress = f", at version {pointer.filling_at} now" if pointer.filling_at else ""
     return StoreNotVerifiedError(
-        f"{where} is being rebuilt or filled{at}: nothing can be read before"
+        f"{where} is being rebuilt or filled{progress}: nothing can be read before"
         " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it."
         " `tidegate status` shows which version of how many is being written"
     )
@@ -181,9 +181,9 @@ def by_group(
     for index, group in enumerate(key_group_of_each(keys, key_groups, stride)):
         indexes.setdefault(group, []).append(index)
     return [
-        (group, of_one[at : at + at_once])
+        (group, of_one[start : start + at_once])
         for group, of_one in sorted(indexes.items())
-        for at in range(0, len(of_one), at_once)
+        for start in range(0, len(of_one), at_once)
     ]
 
 

@@ -48,7 +48,7 @@ def unnamed(stored: Iterable[str], pointer: Pointer, entries: Sequence[CatalogEn
     versions = range(max(pointer.horizon, 1), pointer.visible + 1)
     if not pointer.visible or [entry.version for entry in entries] != list(versions):
         return []
-    named = {at.schema_id for entry in entries for at in entry.tables.values()}
+    named = {table_at.schema_id for entry in entries for table_at in entry.tables.values()}
     return sorted(set(stored) - named)
 
 

@@ -37,10 +37,10 @@ def schemas_by_table(
     where: str, version: int, tables: Mapping[str, TableAt], known: Mapping[str, TableSchema]
 ) -> dict[str, TableSchema]:
     """Return the schema of each table of a version. ``known``: by id. Raises: CorruptError: one is not."""
-    for name, at in tables.items():
-        if at.schema_id not in known:
-            raise no_schema(where, version, name, at.schema_id)
-    return {name: known[at.schema_id] for name, at in tables.items()}
+    for name, table_at in tables.items():
+        if table_at.schema_id not in known:
+            raise no_schema(where, version, name, table_at.schema_id)
+    return {name: known[table_at.schema_id] for name, table_at in tables.items()}
 
 
 def _missing(what: str) -> CorruptError:

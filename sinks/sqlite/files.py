@@ -344,8 +344,8 @@ class Files:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == FORMAT or is_empty:
             return
-        found = Identity("", "", 1, version or 1)
-        checked_format(f"{self.where}: {path}", found, FORMAT)
+        identity = Identity("", "", 1, version or 1)
+        checked_format(f"{self.where}: {path}", identity, FORMAT)
 
     def _refuse_dropped(self) -> None:
         """Raise an error if the folder no longer has the namespace of these files.
@@ -422,9 +422,9 @@ class Files:
 
     def _refuse_views(self, name: str, connection: sqlite3.Connection) -> None:
         """Refuse a file with a view or a trigger: a read of it might never end. Raises: CorruptError."""
-        if found := view_or_trigger(connection):
+        if foreign := view_or_trigger(connection):
             raise CorruptError(
-                f"{self.where}: {self.folder / name} has {found}, which tidegate does not make: put it back"
+                f"{self.where}: {self.folder / name} has {foreign}, which tidegate does not make: put it back"
                 " from a copy"
             )
 

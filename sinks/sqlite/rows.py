@@ -130,8 +130,8 @@ class Shards:
                 counted: dict[tuple[int, str], int] = {}
                 for run in runs:
                     if run.group not in floors:
-                        at = run.group, run.table
-                        counted[at] = counted.get(at, 0) + len(run.keys)
+                        group_table = run.group, run.table
+                        counted[group_table] = counted.get(group_table, 0) + len(run.keys)
                 connection.executemany(
                     COUNT_CHUNK,
                     [(group, version, table, chunk.ordinal, n) for (group, table), n in counted.items()],
@@ -208,21 +208,21 @@ class Shards:
         values: list[bytes | None] = [None] * len(keys)
         by_shard: dict[int, list[Asked]] = {}
         groups = key_group_of_each(keys, self._identity.key_groups, at.stride)
-        for asked in map(Asked, itertools.count(), groups, keys):
-            by_shard.setdefault(self._shard_of(asked.group), []).append(asked)
+        for request in map(Asked, itertools.count(), groups, keys):
+            by_shard.setdefault(self._shard_of(request.group), []).append(request)
         for shard, of_shard in sorted(by_shard.items()):
-            found = []
+            rows = []
             with self._files.reading(self._name(shard)) as connection:
                 if not retired_too:
-                    self._check_floors(connection, {asked.group for asked in of_shard}, at.version)
+                    self._check_floors(connection, {request.group for request in of_shard}, at.version)
                 for first in range(
                     0, len(of_shard) if self._has_table(connection, shard, name) else 0, LOOK_UP_KEYS
                 ):
                     part = of_shard[first : first + LOOK_UP_KEYS]
                     sql = LOOK_UP.format(table=name, asked=", ".join(["(?, ?, ?)"] * len(part)))
                     given = (*itertools.chain.from_iterable(part), at.start, at.version)
-                    found += connection.execute(sql, given).fetchall()
-            for place, value in found:
+                    rows += connection.execute(sql, given).fetchall()
+            for place, value in rows:
                 if value is not None and type(value) is not bytes:
                     raise self._no_bytes(shard, at.table, value)
                 values[place] = value
@@ -362,7 +362,7 @@ class Shards:
     # -- verification --------------------------------------------------------------------------
 
     def verify(self, version: int, counts: Counts) -> list[Finding]:
-        found: list[Finding] = []
+        misfits: list[Finding] = []
         for shard, groups in self._groups_by_shard(counts):
             tables = sorted({table for group in groups for table in counts[group]})
             with self._files.reading(self._name(shard)) as connection:
@@ -382,8 +382,8 @@ class Shards:
             for group in (group for group in groups if group not in merged):
                 where = f"{self._files.folder / self._name(shard)}, version {version}, key group {group}"
                 counted = {table: rows[table].get(group, 0) for table in counts[group]}
-                found += findings(where, counts[group], counted, is_sealed=group in sealed)
-        return found
+                misfits += findings(where, counts[group], counted, is_sealed=group in sealed)
+        return misfits
 
     # -- layout --------------------------------------------------------------------------------
 
@@ -438,18 +438,18 @@ class Shards:
 
 def _at_most(runs: Iterable[Run], rows_max: int) -> Iterator[list[Run]]:
     """Yield the same runs in lists of at most ``rows_max`` rows; longer runs in pieces."""
-    held: list[Run] = []
-    held_rows = 0
+    pending: list[Run] = []
+    pending_rows = 0
     for run in runs:
-        for at in range(0, len(run.keys), rows_max):
-            piece = run._replace(keys=run.keys.slice(at, rows_max), values=run.values.slice(at, rows_max))
-            if held and held_rows + len(piece.keys) > rows_max:
-                yield held
-                held, held_rows = [], 0
-            held.append(piece)
-            held_rows += len(piece.keys)
-    if held:
-        yield held
+        for row in range(0, len(run.keys), rows_max):
+            piece = run._replace(keys=run.keys.slice(row, rows_max), values=run.values.slice(row, rows_max))
+            if pending and pending_rows + len(piece.keys) > rows_max:
+                yield pending
+                pending, pending_rows = [], 0
+            pending.append(piece)
+            pending_rows += len(piece.keys)
+    if pending:
+        yield pending
 
 
 def sql_name(table: str) -> str:

@@ -26,7 +26,7 @@ def forget(meta: sqlite3.Connection, where: str, looks: SchemaLooks) -> None:
         return
     pointer = Pointer(visible=row[0], horizon=row[1])
     stored = [schema_id for (schema_id,) in meta.execute("SELECT schema_id FROM schemas")]
-    kept = meta.execute("SELECT entry FROM catalog WHERE version >= ? ORDER BY version", (row[1],))
-    gone = unnamed(stored, pointer, [decode(where, entry, CatalogEntry) for (entry,) in kept])
-    meta.executemany("DELETE FROM schemas WHERE schema_id = ?", [(schema_id,) for schema_id in gone])
+    entries = meta.execute("SELECT entry FROM catalog WHERE version >= ? ORDER BY version", (row[1],))
+    unused = unnamed(stored, pointer, [decode(where, entry, CatalogEntry) for (entry,) in entries])
+    meta.executemany("DELETE FROM schemas WHERE schema_id = ?", [(schema_id,) for schema_id in unused])
     looks.ended(pointer)

@@ -130,10 +130,10 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
             if not has_table(meta, "namespace"):
                 return None  # being created, or its creation was interrupted
             row = meta.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
-        found = None if row is None else self._identity_in(row[0])
-        if found is not None and self._files.uuid is None:
-            self._files.uuid = found.uuid  # stays in use, even if another namespace is created later
-        return found
+        identity = None if row is None else self._identity_in(row[0])
+        if identity is not None and self._files.uuid is None:
+            self._files.uuid = identity.uuid  # stays in use, even if another namespace is created later
+        return identity
 
     def missing_place(self) -> str:
         return "" if is_marked(self._files.folder.parent) else str(self._files.folder.parent)
@@ -337,16 +337,16 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
         return value_at(self.where, at, key, value), pointer
 
     def get_many_with_pointer(self, reads: Reads) -> tuple[list[Any], Pointer]:
-        found, pointer = self._looked_up(reads)
-        each = zip(reads, map(column_of, found), strict=True)
-        return [values_at(self.where, at, keys, stored) for (at, keys), stored in each], pointer
+        values, pointer = self._looked_up(reads)
+        each = zip(reads, map(column_of, values), strict=True)
+        return [values_at(self.where, read_at, keys, stored) for (read_at, keys), stored in each], pointer
 
     def _looked_up(self, reads: Reads) -> tuple[list[list[bytes | None]], Pointer]:
         """Read the stored values of each table's keys, then the pointer."""
         version = reads[0][0].version
         self._check_visible(version)
-        found = [self._shards.look_up(at, keys) for at, keys in reads]
-        return found, self._check_horizon(version)
+        values = [self._shards.look_up(read_at, keys) for read_at, keys in reads]
+        return values, self._check_horizon(version)
 
     def scan_stored(self, at: ReadAt, group: int) -> Iterator[Any]:
         shards = self._shards
@@ -378,7 +378,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
             visible, horizon = self._one_of(meta, "visible"), self._one_of(meta, "horizon")
             rules.check_leasable(self.where, lease, ttl_s, visible, horizon)
             now_us = self._clock.now_us()
-            others = [held for held in self._held(meta, now_us) if held.lease_id != lease.lease_id]
+            others = [other for other in self._held(meta, now_us) if other.lease_id != lease.lease_id]
             if len(others) >= LEASES_MAX:
                 raise rules.too_many_leases(self.where, LEASES_MAX)
             of_lease = {"id": lease.lease_id, "version": lease.version}
@@ -393,7 +393,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
         _ = self._shards
         now_us = self._clock.now_us()
         with self._files.connection(META_FILE) as meta:
-            return [held.info(now_us) for held in self._held(meta, now_us)]
+            return [lease.info(now_us) for lease in self._held(meta, now_us)]
 
     @staticmethod
     def _held(meta: Any, now_us: int) -> list[rules.KeptLease]:
@@ -421,8 +421,8 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
                 row = meta.execute("SELECT entry FROM catalog WHERE version = ?", (version,)).fetchone()
                 return row and self._decode(row[0], CatalogEntry).published_at_us
 
-            held, wanted = self._held(meta, now_us), min(horizon, visible)
-            allowed = rules.horizon_allowed(wanted, held, limits, visible, now_us, published_us)
+            leases, target = self._held(meta, now_us), min(horizon, visible)
+            allowed = rules.horizon_allowed(target, leases, limits, visible, now_us, published_us)
             meta.execute("UPDATE pointer SET horizon = max(horizon, ?)", (allowed,))
             moved = self._one_of(meta, "horizon")
             meta.execute("DELETE FROM leases WHERE version < ?", (moved,))  # revoked: the horizon passed
@@ -547,11 +547,11 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
             gone_here = Vacuum(self._files, name, groups, horizon, entry, dry_run=dry_run).run()
             rows, notes = rows + gone_here.rows, notes + gone_here.notes
         # Only now: until here a retirement that restarts would still read which tables were emptied.
-        gone = vacuum_meta(self._files, self._clock.now_us(), horizon, dry_run=dry_run)
+        meta_counts = vacuum_meta(self._files, self._clock.now_us(), horizon, dry_run=dry_run)
         if not dry_run:
             with self._files.writing(META_FILE, durable=False) as meta:
                 kept_schemas.forget(meta, self.where, self._looks)
-        return Vacuumed(rows, notes, *gone)
+        return Vacuumed(rows, notes, *meta_counts)
 
     def foreign_entry(self) -> str:
         refuse_unremovable(self.where, self._files.folder.parent, self._files.folder)

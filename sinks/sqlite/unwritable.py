@@ -105,10 +105,10 @@ def _wal_bytes(path: Path) -> int | None:
 
 def _state(path: Path) -> tuple[int, ...] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _settled(path: Path) -> tuple[int, ...] | None:

@@ -62,7 +62,7 @@ class Vacuum:
 
     def _rows_of(self, table: str, group: int, start: int) -> int:
         """Vacuum one key group of one table. The newest row of each key may stay, if a reader can see it."""
-        gone, newest, full = 0, None, True
+        dropped, newest, full = 0, None, True
         while full:
             page = self._page(table, group, newest)
             drop: list[_Row] = []
@@ -74,8 +74,8 @@ class Vacuum:
             if not full and newest is not None and _is_hidden(newest, start):
                 drop.append(newest)
             self._drop(table, group, drop)
-            gone += len(drop)
-        return gone
+            dropped += len(drop)
+        return dropped
 
     def _page(self, table: str, group: int, after: _Row | None) -> list[_Row]:
         last = (BEFORE_ALL, 0) if after is None else (after.key, after.version)
@@ -115,7 +115,7 @@ class Vacuum:
 
 def vacuum_meta(files: Files, now_us: int, horizon: int, *, dry_run: bool) -> list[int]:
     """Drop leases that ran out, and entries below the horizon; return the counts, or what they would be."""
-    gone = []
+    counts = []
     for table, condition, value in (
         ("leases", "expires_us <= ?", now_us),
         ("catalog", "version < ?", horizon),
@@ -126,8 +126,8 @@ def vacuum_meta(files: Files, now_us: int, horizon: int, *, dry_run: bool) -> li
         if count and not dry_run:
             with files.writing(META_FILE, durable=False) as meta:
                 meta.execute(f"DELETE FROM {table} WHERE {condition}", (value,))
-        gone.append(count)
-    return gone
+        counts.append(count)
+    return counts
 
 
 def _is_hidden(newest: _Row, start: int) -> bool:

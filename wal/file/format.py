@@ -135,33 +135,33 @@ def scan(read: Read, start: int, end: int) -> Generator[tuple[int, int, bytes], 
     Raises: Damage for a frame of full length that does not fit its checksum, and for any other
     misfit that is followed by more bytes.
     """
-    at = start
-    while at < end:
-        prefix = read(at, min(PREFIX_BYTES, end - at))
+    pos = start
+    while pos < end:
+        prefix = read(pos, min(PREFIX_BYTES, end - pos))
         if len(prefix) < 8:
-            return at
+            return pos
         length = frame_length(prefix)
         if length is None:
             # Eight bytes of a prefix are there: only zeros that start inside them are a torn tail.
-            if _zeros(read, at + 7, end) or _lacks_its_prefix(read, at, end):
-                return at
-            raise Damage(at, "the length of a record does not fit its checksum")
+            if _zeros(read, pos + 7, end) or _lacks_its_prefix(read, pos, end):
+                return pos
+            raise Damage(pos, "the length of a record does not fit its checksum")
         if length > RECORD_BYTES_MAX:
-            raise Damage(at, f"a record claims {length} bytes, {RECORD_BYTES_MAX} are the most")
-        following = at + FRAME_EXTRA_BYTES + length
+            raise Damage(pos, f"a record claims {length} bytes, {RECORD_BYTES_MAX} are the most")
+        following = pos + FRAME_EXTRA_BYTES + length
         if following > end:
-            return at
-        frame = read(at, following - at)
-        if len(frame) < following - at:
-            return at
+            return pos
+        frame = read(pos, following - pos)
+        if len(frame) < following - pos:
+            return pos
         content = frame_content(frame)
         if content is None:
-            if _zeros(read, following - 1, end) or (following == end and _lacks_a_sector(frame[8:], at + 8)):
-                return at
-            raise Damage(at, f"a record of {length} bytes does not fit its checksum")
-        yield at, following, content
-        at = following
-    return at
+            if _zeros(read, following - 1, end) or (following == end and _lacks_a_sector(frame[8:], pos + 8)):
+                return pos
+            raise Damage(pos, f"a record of {length} bytes does not fit its checksum")
+        yield pos, following, content
+        pos = following
+    return pos
 
 
 def _lacks_a_sector(piece: bytes, at: int) -> bool:
@@ -204,5 +204,5 @@ def _zeros(read: Read, start: int, end: int) -> bool:
     """Return whether [start, end) is not empty and all zeros."""
     piece_bytes = 64 * 1024
     return start < end and not any(
-        any(read(at, min(piece_bytes, end - at))) for at in range(start, end, piece_bytes)
+        any(read(offset, min(piece_bytes, end - offset))) for offset in range(start, end, piece_bytes)
     )

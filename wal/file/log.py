@@ -248,27 +248,27 @@ class FileLog(Log):
                 return
             except OSError as error:
                 self._unavailable(error)
-            at = position - base if position else HEADER_BYTES
-            if at < HEADER_BYTES:
+            offset = position - base if position else HEADER_BYTES
+            if offset < HEADER_BYTES:
                 msg = f"{self._decisions}: the records before position {base + HEADER_BYTES} were trimmed"
                 raise WalGapError(msg)
-            if at > size:
+            if offset > size:
                 self._went_back(base + size, position)
             for _ in range(DAMAGE_LOOKS_MAX):
                 try:
-                    for start, following, content in scan(Window(fd, sync=True).read, at, size):
+                    for start, following, content in scan(Window(fd, sync=True).read, offset, size):
                         yield Entry(base + start, base + following, content)
-                        at = following
+                        offset = following
                 except OSError as error:
                     self._unavailable(error)
                 except Damage as damage:
-                    if self._is_damaged(fd, at):
+                    if self._is_damaged(fd, offset):
                         msg = f"{self._decisions} {damage}; {FROM_A_COPY}"
                         raise CorruptError(msg) from damage
                     size = os.fstat(fd).st_size
                 else:
                     return
-            msg = f"{self._decisions} at byte {at}: the bytes change each time they are read; try again"
+            msg = f"{self._decisions} at byte {offset}: the bytes change each time they are read; try again"
             raise WalUnavailableError(msg)
 
     def _is_damaged(self, fd: int, at: int) -> bool:
@@ -287,18 +287,18 @@ class FileLog(Log):
     def trim_decisions(self, position: int) -> None:
         try:
             with self._locked(), self._opened(os.O_RDWR) as (fd, base):
-                at = position - base
-                if at <= HEADER_BYTES:
+                offset = position - base
+                if offset <= HEADER_BYTES:
                     return  # already cut there or further
                 end = self._end_of_whole(fd, base)
-                if at >= end:
+                if offset >= end:
                     self._went_back(base + end, position + 1)
                 try:
-                    next(scan(Window(fd).read, at, end), None)
+                    next(scan(Window(fd).read, offset, end), None)
                 except Damage as damage:
                     msg = f"{self._decisions} {damage}; it was not cut there"
                     raise CorruptError(msg) from damage
-                starts = range(at, end, COPY_BYTES)
+                starts = range(offset, end, COPY_BYTES)
                 self._put_in_place(
                     position - HEADER_BYTES, (read_at(fd, one, min(COPY_BYTES, end - one)) for one in starts)
                 )
@@ -360,10 +360,10 @@ class FileLog(Log):
         try:
             os.fsync(fd)
             sync_folder(path.parent)
-            gone = os.fstat(fd).st_nlink == 0
+            unlinked = os.fstat(fd).st_nlink == 0
         except OSError as error:
             self._unavailable(error)
-        if gone:
+        if unlinked:
             msg = f"{path} was trimmed while it was being staged: it took longer than the log is kept"
             raise WalUnavailableError(msg)
 
@@ -403,11 +403,11 @@ class FileLog(Log):
         return content
 
     def trim_blobs(self, needed: Collection[str], before_us: int) -> Trimmed:
-        kept = {f"{parse_address(address, self.where).segment}.seg" for address in needed}
+        needed_names = {f"{parse_address(address, self.where).segment}.seg" for address in needed}
         dropped_bytes = 0
         try:
             for name, status in self._segments():
-                if name not in kept and status.st_mtime_ns // 1000 < before_us - MTIME_US:
+                if name not in needed_names and status.st_mtime_ns // 1000 < before_us - MTIME_US:
                     with contextlib.suppress(FileNotFoundError):  # removed by a concurrent trim
                         (self._changelog / name).unlink()
                         dropped_bytes += status.st_size
@@ -427,8 +427,8 @@ class FileLog(Log):
 
     def _segments(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the existing segments, in any order. One that vanishes meanwhile is left out."""
-        with os.scandir(self._changelog) as found:
-            for entry in found:
+        with os.scandir(self._changelog) as entries:
+            for entry in entries:
                 if entry.name.endswith(".seg"):
                     with contextlib.suppress(FileNotFoundError):
                         yield entry.name, entry.stat(follow_symlinks=False)
@@ -441,17 +441,17 @@ class FileLog(Log):
         aside = self.folder.with_name(self.folder.name + DROPPED)
         try:
             refuse_foreign(self.where, _foreign_entry(aside))
-            there = remove_folder(aside)  # left by an earlier drop
+            existed = remove_folder(aside)  # left by an earlier drop
             with contextlib.suppress(FileNotFoundError), self._locked(make=True):
                 refuse_foreign(self.where, self.foreign_entry())
                 # One step, while nobody appends: afterwards no name leads to the log.
                 self.folder.rename(aside)
                 sync_folder(self.folder.parent)
-            there = remove_folder(aside, follows=True) or there
+            existed = remove_folder(aside, follows=True) or existed
         except OSError as error:
             self._unavailable(error)
         self._checked_to = 0
-        return there
+        return existed
 
     def close(self) -> None:
         """Release nothing: every call closes what it opens."""

@@ -27,15 +27,15 @@ def checks(
     names: Names, topics: Mapping[str, Topic], settings: TopicSettings, grant: Grant, saving: str = ""
 ) -> list[Check]:
     """Return one result per check, including one for each missing topic; ``saving`` is the advice for it."""
-    found: list[Check] = []
+    results: list[Check] = []
     for name in names:
         topic = topics.get(name)
         if topic is None:
             lost = f"topic {name} does not exist, its records are lost; {saving}"
-            found.append(Check(_short(names, name), "fail", lost, LOUD))
+            results.append(Check(_short(names, name), "fail", lost, LOUD))
             continue
         of = settings[name]
-        found += [
+        results += [
             check._replace(check=f"{_short(names, name)}: {check.check}", at=f"topic {name}")
             for check in (
                 *_copies(topic, of),
@@ -44,7 +44,7 @@ def checks(
                 _rights(topic, grant),
             )
         ]
-    return found
+    return results
 
 
 def request_size(brokers: Mapping[str, int]) -> Check:
@@ -135,8 +135,8 @@ def _rest(names: Names, topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
         yield Check("message size", "pass", f"{room:,} bytes", promise)
     stamped = of["message.timestamp.type"]
     right = stamped == "LogAppendTime"
-    found = stamped if right else f"message.timestamp.type is {stamped}; set LogAppendTime"
-    yield Check("time stamps", "pass" if right else "fail", found, "only what is old enough is trimmed")
+    detail = stamped if right else f"message.timestamp.type is {stamped}; set LogAppendTime"
+    yield Check("time stamps", "pass" if right else "fail", detail, "only what is old enough is trimmed")
     if is_decisions:
         order = f"{topic.partitions} partitions: only the first is used, and tidegate makes one"
         one = topic.partitions == 1

@@ -32,14 +32,14 @@ class Message(NamedTuple):
     content: bytes
 
 
-def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int]]) -> Iterator[Message]:
-    """Yield every wanted message once. ``wanted`` maps partitions to ascending offsets.
+def read_offsets(clients: Clients, topic: str, reads: Mapping[int, Sequence[int]]) -> Iterator[Message]:
+    """Yield every wanted message once. ``reads`` maps partitions to ascending offsets.
 
     Messages of a partition are in order, partitions are mixed. Raises: WalGapError, one is not
     there (any more); CorruptError, the broker's checksum does not fit; WalUnavailableError, none in
     time.
     """
-    left = {partition: deque(offsets) for partition, offsets in wanted.items() if offsets}
+    left = {partition: deque(offsets) for partition, offsets in reads.items() if offsets}
     if not left:
         return
     with clients.consumer(topic) as consumer:
@@ -106,7 +106,7 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
 
     A new leader answers only once it knows how far the old one had got (KIP-207).
     """
-    found: tuple[int, int] | None = clients.ask(
+    watermarks: tuple[int, int] | None = clients.ask(
         lambda: clients.consumer(topic),
         f"the ends of {topic}",
         lambda consumer: consumer.get_watermark_offsets(
@@ -114,9 +114,9 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
         ),
         also=NOT_YET,
     )
-    if found is None:
+    if watermarks is None:
         clients.unavailable(f"the ends of {topic}")
-    return found
+    return watermarks
 
 
 def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, int]) -> None:
@@ -174,18 +174,18 @@ def _polled(
         for message in _consumed(clients, consumer, topic, at_once):
             if message.topic() not in (topic, None):
                 continue  # of an earlier read with this consumer
-            told = message.error()
-            if told is not None and told.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
+            error = message.error()
+            if error is not None and error.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
                 continue  # the client retries by itself, and no group is used
-            if told is not None and told.code() in GONE:
-                at = awaited(message.partition()) if message.topic() else None
-                if at is None or message.offset() > at:
+            if error is not None and error.code() in GONE:
+                next_offset = awaited(message.partition()) if message.topic() else None
+                if next_offset is None or message.offset() > next_offset:
                     continue
-                if message.offset() < at:
+                if message.offset() < next_offset:
                     yield message  # only skipped messages are gone
                     continue
-            if told is not None and told.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                _refuse(clients, topic, message, told)
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                _refuse(clients, topic, message, error)
             yield message
             silent_since = time.monotonic()
         if time.monotonic() - silent_since > clients.settings.timeout_s:
@@ -194,10 +194,10 @@ def _polled(
 
 def _consumed(clients: Clients, consumer: Any, topic: str, at_once: int) -> list[Any]:
     try:
-        found: list[Any] = consumer.consume(at_once, POLL_S)
+        messages: list[Any] = consumer.consume(at_once, POLL_S)
     except KafkaException as error:
         clients.unavailable(f"reading {topic}", error.args[0], error)
-    return found
+    return messages
 
 
 def _refuse(clients: Clients, topic: str, message: Any, error: KafkaError) -> None:

@@ -84,22 +84,22 @@ class KafkaLog(Log):
         self._seen.clear()
 
     def checks(self) -> list[Check]:
-        found = self._topics.look(*self._topics.names, rights=True)
-        if not found:
+        topics = self._topics.look(*self._topics.names, rights=True)
+        if not topics:
             return []
         checks = kafka_checks.checks(
-            self._topics.names, found, self._topics.settings_of(*found), self._settings.grant, self._saving
+            self._topics.names, topics, self._topics.settings_of(*topics), self._settings.grant, self._saving
         )
         return [*checks, kafka_checks.request_size(self._topics.request_bytes())]
 
     def retention_s(self) -> float | None:
-        found = self._topics.look(*self._topics.names)
-        return kafka_checks.retention_s(self._topics.settings_of(*found)) if found else None
+        topics = self._topics.look(*self._topics.names)
+        return kafka_checks.retention_s(self._topics.settings_of(*topics)) if topics else None
 
     def drop(self) -> bool:
-        there = self._topics.remove()
+        existed = self._topics.remove()
         self._forget()
-        return there
+        return existed
 
     def close(self) -> None:
         self._clients.close()
@@ -227,26 +227,26 @@ class KafkaLog(Log):
         if not places:
             return
         topic = self._topics.look(self._changelog).get(self._changelog)
-        wanted: dict[int, set[int]] = {}
+        offsets_by_partition: dict[int, set[int]] = {}
         of_piece: dict[tuple[int, int], Address] = {}
         for place in places:
             if topic is None or place.topic_id != topic.topic_id:
                 now = "is not there" if topic is None else "was deleted and made again"
                 msg = f"{self.where}: topic {self._changelog} {now}: the blob at {place} is lost"
                 raise WalGapError(msg)
-            wanted.setdefault(place.partition, set()).update(place.offsets)
+            offsets_by_partition.setdefault(place.partition, set()).update(place.offsets)
             for offset in place.offsets:
                 of_piece[place.partition, offset] = place
         gathered: dict[Address, list[bytes]] = {}
         for message in read_offsets(
             self._clients,
             self._changelog,
-            {partition: sorted(offsets) for partition, offsets in wanted.items()},
+            {partition: sorted(offsets) for partition, offsets in offsets_by_partition.items()},
         ):
             place = of_piece[message.partition, message.offset]
-            found = gathered.setdefault(place, [])
-            found.append(message.content)
-            if len(found) == len(place.offsets):
+            parts = gathered.setdefault(place, [])
+            parts.append(message.content)
+            if len(parts) == len(place.offsets):
                 yield Blob(places[place], b"".join(gathered.pop(place)))
 
     def trim_blobs(self, needed: Collection[str], before_us: int) -> Trimmed:
@@ -255,8 +255,8 @@ class KafkaLog(Log):
         keep_from: dict[int, int] = {}
         for place in places:
             if place.topic_id == topic.topic_id:
-                kept = keep_from.get(place.partition, place.offsets[0])
-                keep_from[place.partition] = min(kept, place.offsets[0])
+                lowest = keep_from.get(place.partition, place.offsets[0])
+                keep_from[place.partition] = min(lowest, place.offsets[0])
         # Ends before times: messages after the ends are younger than any that the times cover.
         stored = {partition: self._ends(self._changelog, partition) for partition in range(topic.partitions)}
         young = self._first_since(before_us, topic.partitions)
@@ -273,26 +273,26 @@ class KafkaLog(Log):
     def _first_since(self, since_us: int, partitions: int) -> dict[int, int]:
         """Return, by partition, the first offset appended at or after this time, by the brokers' clocks."""
         since_ms = since_us // 1000
-        asked = [TopicPartition(self._changelog, partition, since_ms) for partition in range(partitions)]
+        queries = [TopicPartition(self._changelog, partition, since_ms) for partition in range(partitions)]
 
         def look(consumer: Any) -> list[Any]:
-            answers = consumer.offsets_for_times(asked, timeout=self._settings.request_s)
+            answers = consumer.offsets_for_times(queries, timeout=self._settings.request_s)
             for answer in answers:
                 if answer.error is not None:
                     raise KafkaException(answer.error)
             return list(answers)
 
-        found = self._clients.ask(
+        offsets = self._clients.ask(
             lambda: self._clients.consumer(self._changelog), f"times in {self._changelog}", look
         )
-        return {one.partition: one.offset for one in found if one.offset >= 0}
+        return {one.partition: one.offset for one in offsets if one.offset >= 0}
 
     # -- size ---------------------------------------------------------------------------------------
 
     def size(self) -> LogSize:
-        found = self._topics.look(*self._topics.names)
+        topics = self._topics.look(*self._topics.names)
         totals = dict.fromkeys(self._topics.names, 0)
-        for name, topic in found.items():
+        for name, topic in topics.items():
             for partition in range(topic.partitions):
                 first, end = self._ends(name, partition)
                 totals[name] += self._bytes_between(partition, first, end, name)
@@ -320,14 +320,14 @@ class KafkaLog(Log):
 
         Raises: WalUnavailableError, it or one of ``more`` is missing.
         """
-        found = self._topics.look(name, *more)
-        for wanted in (name, *more):
-            if wanted not in found:
+        topics = self._topics.look(name, *more)
+        for topic_name in (name, *more):
+            if topic_name not in topics:
                 self._seen.clear()
-                raise self._missing(wanted)
-            self._note(found[wanted])
-        self._same(name, self._known.setdefault(name, found[name].topic_id), found[name])
-        return found[name]
+                raise self._missing(topic_name)
+            self._note(topics[topic_name])
+        self._same(name, self._known.setdefault(name, topics[name].topic_id), topics[name])
+        return topics[name]
 
     def _lately_there(self, name: str, *more: str) -> Topic:
         """As ``_there``, but accept a recent description. A caller that writes on it checks the id
@@ -335,7 +335,7 @@ class KafkaLog(Log):
         """
         self._refuse_remade(name)
         since = self._clock.monotonic() - LOOKED_S
-        seen = [self._seen.get(wanted) for wanted in (name, *more)]
+        seen = [self._seen.get(topic_name) for topic_name in (name, *more)]
         if seen[0] is not None and all(one is not None and one[1] >= since for one in seen):
             return seen[0][0]
         return self._there(name, *more)
@@ -353,10 +353,10 @@ class KafkaLog(Log):
         to this log.
         """
         try:
-            found = self._topics.look(name)
+            topics = self._topics.look(name)
         except (WalUnavailableError, ConfigError):
             return
-        if name not in found:
+        if name not in topics:
             raise self._missing(name) from error
 
     def _same(self, name: str, topic_id: str, topic: Topic | None = None) -> None:

@@ -88,16 +88,16 @@ class Topics:
         A broker that has just started may not know a topic yet, so a missing topic is requested
         twice.
         """
-        found = self._described(*names, rights=rights)
-        if len(found) < len(names):
+        existing = self._described(*names, rights=rights)
+        if len(existing) < len(names):
             again = tenacity.Retrying(
                 stop=tenacity.stop_after_attempt(2),
                 wait=tenacity.wait_fixed(CONFIRM_AFTER_S),
                 retry=tenacity.retry_if_result(lambda topics: len(topics) < len(names)),
                 retry_error_callback=lambda state: state.outcome.result() if state.outcome else {},
             )
-            found = again(self._described, *names, rights=rights)
-        return found
+            existing = again(self._described, *names, rights=rights)
+        return existing
 
     def _described(self, *names: str, rights: bool = False) -> dict[str, Topic]:
         def describe(admin: Any) -> dict[str, Topic]:
@@ -107,7 +107,7 @@ class Topics:
                 request_timeout=self._request_s,
             )
             answers = {name: self._result(future, NOT_THERE) for name, future in futures.items()}
-            return {name: _topic(name, found) for name, found in answers.items() if found is not None}
+            return {name: _topic(name, answer) for name, answer in answers.items() if answer is not None}
 
         topics = self._clients.ask(self._clients.admin, "describing its topics", describe)
         self._clients.described(names, {name: topic.topic_id for name, topic in topics.items()})
@@ -135,11 +135,11 @@ class Topics:
         def describe(admin: Any) -> dict[str, int]:
             resources = [ConfigResource(ConfigResource.Type.BROKER, each) for each in self._brokers(admin)]
             futures = admin.describe_configs(resources, request_timeout=self._request_s)
-            found = {}
+            limits = {}
             for resource, future in futures.items():
                 with contextlib.suppress(KafkaException):
-                    found[resource.name] = int(self._result(future)[REQUEST_BYTES].value)
-            return found
+                    limits[resource.name] = int(self._result(future)[REQUEST_BYTES].value)
+            return limits
 
         return self._clients.ask(self._clients.admin, "the configuration of the brokers", describe)
 
@@ -187,7 +187,7 @@ class Topics:
                     " or topic_prefix, or delete that topic if nobody uses it"
                 )
             raise ConfigError(f"{self._clients.where}: making its topics: {why}: {way}") from said
-        self._await(there=True)
+        self._await(present=True)
 
     def _refuse_prefix(self) -> None:
         """Refuse topics whose names begin like those of another namespace. Raises: ConfigError.
@@ -196,10 +196,10 @@ class Topics:
         """
         parts = self._settings.topic_prefix.split(".")
         for count in range(2, len(parts) + 1):
-            other, found = ".".join(parts[:count]), {}
+            other, topics = ".".join(parts[:count]), {}
             with contextlib.suppress(ConfigError):  # this user may not see that topic
-                found = self._described(f"{other}.decisions")
-            if found:
+                topics = self._described(f"{other}.decisions")
+            if topics:
                 raise ConfigError(
                     f"{self._clients.where}: topic_prefix {'.'.join(parts)} begins with the name of another"
                     f" namespace's topics ({other}.decisions), whose writer has rights on all that begin so:"
@@ -232,9 +232,9 @@ class Topics:
 
     def remove(self) -> bool:
         """Delete both topics; return whether any existed. Decisions first: without them there is no log."""
-        there = [self._remove(name) for name in self.names]
-        self._await(there=False)
-        return any(there)
+        removed = [self._remove(name) for name in self.names]
+        self._await(present=False)
+        return any(removed)
 
     def _remove(self, name: str) -> bool:
         # A retry after a lost answer may find nothing, although the topic existed.
@@ -255,20 +255,20 @@ class Topics:
 
         return self._clients.ask(self._clients.admin, f"deleting topic {name}", delete)
 
-    def _await(self, *, there: bool) -> None:
+    def _await(self, *, present: bool) -> None:
         """Wait until the answering broker knows of the change: it may learn of it later than the
         one that made it.
         """
-        wanted = len(self.names) if there else 0
+        expected = len(self.names) if present else 0
         waiting = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._timeout_s),
             wait=tenacity.wait_exponential(multiplier=0.01, max=0.5),
-            retry=tenacity.retry_if_result(lambda topics: len(topics) != wanted),
+            retry=tenacity.retry_if_result(lambda topics: len(topics) != expected),
         )
         try:
             waiting(self._described, *self.names)
         except tenacity.RetryError:
-            self._clients.unavailable(f"its topics are {'not there yet' if there else 'still there'}")
+            self._clients.unavailable(f"its topics are {'not there yet' if present else 'still there'}")
 
     def _result(self, future: Future[Any], unless: int | None = None) -> Any:
         """Return the future's result, or None when its error is ``unless``."""

@@ -22,7 +22,7 @@ DROP_BOTH = "drop its derived tables in the same version (txn.drop_table)"
 
 def bases(tables: Mapping[str, TableAt]) -> dict[str, str]:
     """Map each derived table to its base."""
-    return {name: at.of for name, at in tables.items() if at.of}
+    return {name: table_at.of for name, table_at in tables.items() if table_at.of}
 
 
 def with_derived(names: set[str], tables: Mapping[str, TableAt]) -> set[str]:
@@ -38,10 +38,10 @@ def check_derived(
     ``tables`` are those that it writes. ``ttl_us`` returns the time to live of a table, 0 without one.
     Raises: ConfigError: it would not be, or rows expire; nothing was staged.
     """
-    there = {name: of for name, of in bases(state.tables).items() if name not in drops}
+    existing = {name: of for name, of in bases(state.tables).items() if name not in drops}
     made = {name: table.schema.derived.of for name, table in tables.items() if table.schema.derived}
     written = {*tables, *drops}
-    for name, of in sorted((there | made).items()):
+    for name, of in sorted((existing | made).items()):
         if not written.intersection((name, of)) and name not in made:
             continue
         where = f"table {name} is derived from table {of}"
@@ -56,10 +56,10 @@ def check_derived(
                 " cannot follow rows that expire, so nothing was staged; leave ttl out, and delete old rows"
                 " by txn.delete. A table that had a ttl once stays one whose rows expire: write a new table"
             )
-    if (number := len(there | made)) > DERIVED_MAX:
+    if (number := len(existing | made)) > DERIVED_MAX:
         raise ConfigError(f"{number} derived tables are more than {DERIVED_MAX}: nothing was staged")
 
 
 def _expires(state: Folded, change: TableChange | None, table: str, ttl_us: Callable[[str], int]) -> bool:
-    at = state.tables.get(table)
-    return any((ttl_us(table), change is not None and change.expires, at is not None and at.expires))
+    known = state.tables.get(table)
+    return any((ttl_us(table), change is not None and change.expires, known is not None and known.expires))

@@ -60,15 +60,15 @@ def last_of_each_key(batches: Iterable[Any], superseded: Superseded | None = Non
         rows = batch if waiting is None else pa.concat_batches([waiting, batch])
         end = rows.num_rows - 1
         waiting = rows.slice(end)
-        here, following = rows.slice(0, end), rows.slice(1)
+        current, following = rows.slice(0, end), rows.slice(1)
         differs = pc.or_(
-            pc.or_(pc.not_equal(here["g"], following["g"]), pc.not_equal(here["t"], following["t"])),
-            pc.not_equal(here["k"], following["k"]),
+            pc.or_(pc.not_equal(current["g"], following["g"]), pc.not_equal(current["t"], following["t"])),
+            pc.not_equal(current["k"], following["k"]),
         )
-        last_rows = here.filter(differs)
-        if superseded is not None and last_rows.num_rows < here.num_rows:
+        last_rows = current.filter(differs)
+        if superseded is not None and last_rows.num_rows < current.num_rows:
             same = pc.invert(differs)
-            superseded(here.filter(same), following.filter(same))
+            superseded(current.filter(same), following.filter(same))
         if last_rows.num_rows:
             yield last_rows
     if waiting is not None:

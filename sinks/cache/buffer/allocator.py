@@ -49,14 +49,14 @@ class _File:
     def take(self, offset: int, size: int) -> None:
         """Take [offset, offset + size), which must be free."""
         end = offset + size
-        at = bisect.bisect_right(self.starts, offset) - 1
-        if size <= 0 or at < 0 or self.ends[at] < end:
+        index = bisect.bisect_right(self.starts, offset) - 1
+        if size <= 0 or index < 0 or self.ends[index] < end:
             raise ValueError(f"[{offset}, {end}) is not free")
-        start, stop = self.starts.pop(at), self.ends.pop(at)
+        start, stop = self.starts.pop(index), self.ends.pop(index)
         for low, high in ((end, stop), (start, offset)):
             if low < high:
-                self.starts.insert(at, low)
-                self.ends.insert(at, high)
+                self.starts.insert(index, low)
+                self.ends.insert(index, high)
         self.taken += size
 
     def grow(self, by: int) -> None:
@@ -74,8 +74,8 @@ class _File:
     def give(self, offset: int, size: int) -> None:
         """Free [offset, offset + size), and join it with its free neighbours."""
         end = offset + size
-        at = bisect.bisect_left(self.starts, offset)
-        before, after = at - 1, at
+        index = bisect.bisect_left(self.starts, offset)
+        before, after = index - 1, index
         if (before >= 0 and self.ends[before] > offset) or (
             after < len(self.starts) and self.starts[after] < end
         ):
@@ -86,8 +86,8 @@ class _File:
         if before >= 0 and self.ends[before] == offset:
             self.ends[before] = end
         else:
-            self.starts.insert(at, offset)
-            self.ends.insert(at, end)
+            self.starts.insert(index, offset)
+            self.ends.insert(index, end)
         self.taken -= size
 
 

@@ -129,8 +129,8 @@ class _Balance:
         while target > 0 and (chosen := to_spill(units, target, self._bands)):
             for unit in chosen:
                 size = units.pop(unit).bytes
-                if self._admits(size) and (gone := self._move(unit, "disk")) is not None:
-                    self._done.spilled += gone
+                if self._admits(size) and (moved := self._move(unit, "disk")) is not None:
+                    self._done.spilled += moved
                     target -= size
 
     def _load(self, room: int) -> None:
@@ -145,9 +145,9 @@ class _Balance:
         missing = self._buffer.used_bytes("disk") + target - self._buffer.limit("disk")
         on_disk: Candidates = self._candidates("disk") if missing > 0 else {}
         for unit in to_drop(on_disk, missing):
-            with self._buffer.claim(unit) as held:
-                if held is not None:
-                    held.drop()
+            with self._buffer.claim(unit) as claimed:
+                if claimed is not None:
+                    claimed.drop()
                     self._done.dropped += 1
 
     def _move(self, unit: str, tier: Tier) -> int | None:
@@ -156,16 +156,16 @@ class _Balance:
         A damaged unit is dropped. So is one that must leave memory and has no room on a disk: it is a
         cache.
         """
-        with self._buffer.claim(unit) as held:
-            if held is None:
+        with self._buffer.claim(unit) as claimed:
+            if claimed is None:
                 return None
             try:
-                moved = held.move(tier)
+                moved = claimed.move(tier)
             except CorruptError:
                 moved = 0
-                held.drop()
+                claimed.drop()
             if not moved and tier == "disk":
-                held.drop()
-            if not held.segments:
+                claimed.drop()
+            if not claimed.segments:
                 self._done.dropped += 1
             return moved

@@ -175,12 +175,12 @@ class Buffer:
         if UNIT.fullmatch(unit) is None:
             raise ValueError(f"{unit!r} is no name of a unit")
         with contextlib.ExitStack() as stack:
-            held = None
+            claimed = None
             with warn_once(self.home.local):
                 if stack.enter_context(self._only_one(self.home.unit_folder(unit) / "lock")):
-                    held = ClaimedUnit(self, unit)
-                    stack.callback(held.end)
-            yield held
+                    claimed = ClaimedUnit(self, unit)
+                    stack.callback(claimed.end)
+            yield claimed
 
     def put(
         self,
@@ -195,16 +195,16 @@ class Buffer:
 
         Atomic, for a process killed at any point. Repeatable.
         """
-        with self.claim(unit) as held:
-            new = held and held.write(chunks)
-            return bool(held and new and held.keep([new], caller, groups=groups))
+        with self.claim(unit) as claimed:
+            new = claimed and claimed.write(chunks)
+            return bool(claimed and new and claimed.keep([new], caller, groups=groups))
 
     def drop(self, unit: str) -> bool:
         """Drop the unit and free its bytes; return whether it is gone. False: it is claimed elsewhere."""
-        with self.claim(unit) as held:
-            if held is not None:
-                held.drop()
-            return held is not None
+        with self.claim(unit) as claimed:
+            if claimed is not None:
+                claimed.drop()
+            return claimed is not None
 
     def units(self) -> list[str]:
         """Return the names of existing or claimed units."""

@@ -32,12 +32,12 @@ def container_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> ContainerMem
 
     Each of the nested groups may have a limit. Reads both versions of Linux' control groups.
     """
-    found = [
+    memories = [
         memory
         for version, folder in _groups(proc, cgroups)
         if (memory := (_memory_2 if version == "2" else _memory_1)(folder)) is not None
     ]
-    return max(found, key=lambda memory: memory.used / max(1, memory.limit), default=None)
+    return max(memories, key=lambda memory: memory.used / max(1, memory.limit), default=None)
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[str, Path]]:
@@ -140,10 +140,10 @@ class WaitMeter:
 def _stalled_s(file: Path) -> float | None:
     """Return the seconds so far in which some process waited; None: the kernel does not count them."""
     try:
-        found = re.search(r"^some .*\btotal=(\d+)", file.read_text(), re.MULTILINE)
+        match = re.search(r"^some .*\btotal=(\d+)", file.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return None if found is None else int(found[1]) / 1e6
+    return None if match is None else int(match[1]) / 1e6
 
 
 def _major_faults() -> int:

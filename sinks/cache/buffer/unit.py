@@ -100,8 +100,8 @@ class ClaimedUnit:
         The segment may be viewed at once; it is free space again unless a keep names it before the
         claim ends.
         """
-        wanted = tier or self.tier
-        return self._write(chunks, [wanted, *(other for other in TIERS if other != wanted)])
+        preferred = tier or self.tier
+        return self._write(chunks, [preferred, *(other for other in TIERS if other != preferred)])
 
     def _write(
         self, chunks: Sequence[Any], tiers: Sequence[Tier], checksum: int | None = None
@@ -254,12 +254,12 @@ class ClaimedUnit:
         return total
 
     def _keep(self, note: UnitManifest) -> bool:
-        known, wanted = {*self.segments, *self._written}, note.segments
-        if len(set(wanted)) < len(wanted) or not known.issuperset(wanted):
+        known, segments = {*self.segments, *self._written}, note.segments
+        if len(set(segments)) < len(segments) or not known.issuperset(segments):
             raise ValueError(
                 "a kept segment was neither kept before nor written by this claim, or is given twice"
             )
-        note = msgspec.structs.replace(note, account=UnitStats.of_segments(wanted))
+        note = msgspec.structs.replace(note, account=UnitStats.of_segments(segments))
         folder = self._buffer.home.unit_folder(self.unit)
         try:
             (folder / "note.new").write_bytes(encode_note(note))
@@ -278,13 +278,13 @@ class ClaimedUnit:
 
     def _forget(self, segments: Sequence[Segment]) -> None:
         """Free the segments that are not kept."""
-        kept = set(self._note.segments)
-        for segment in {*segments} - kept:
+        retained = set(self._note.segments)
+        for segment in {*segments} - retained:
             self._spaces[segment.tier].free(
                 FileName(segment.path, segment.file), segment.offset, segment.bytes
             )
-        gone = {*segments}
-        self._written = [segment for segment in self._written if segment not in gone]
+        freed = {*segments}
+        self._written = [segment for segment in self._written if segment not in freed]
         self._remove_empty_files()
 
     def _remove_empty_files(self) -> None:

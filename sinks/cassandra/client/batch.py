@@ -154,13 +154,13 @@ def _joined(heads: list[Any], keys: Any, tail: bytes, values: Any) -> tuple[memo
     return memoryview(b"" if data is None else data), ends
 
 
-def _batches(joined: tuple[memoryview, Any], at: int, last: int) -> Iterator[Packed]:
+def _batches(joined: tuple[memoryview, Any], start: int, last: int) -> Iterator[Packed]:
     body, ends = joined
-    while at < last:
-        fits = int(np.searchsorted(ends, int(ends[at]) + BATCH_BYTES, "right")) - 1
-        end = min(max(fits, at + 1), at + BATCH_ROWS, last)
-        yield Packed(end - at, bytes(body[ends[at] : ends[end]]))
-        at = end
+    while start < last:
+        fits = int(np.searchsorted(ends, int(ends[start]) + BATCH_BYTES, "right")) - 1
+        end = min(max(fits, start + 1), start + BATCH_ROWS, last)
+        yield Packed(end - start, bytes(body[ends[start] : ends[end]]))
+        start = end
 
 
 def _lengths(values: Any) -> Any:

@@ -112,11 +112,11 @@ def _found(session: Session) -> dict[str, dict[str, str]]:
 def _check_shapes(session: Session, existing: dict[str, dict[str, str]]) -> None:
     """Raise ConfigError for a table that lacks a column or has it in another shape; more columns are fine."""
     for table in sorted(existing):
-        for column, wanted in shapes()[table].items():
+        for column, expected in shapes()[table].items():
             is_there = existing[table].get(column)
-            if is_there != wanted:
+            if is_there != expected:
                 named = f"table {table} of keyspace {session.settings.keyspace}"
                 raise ConfigError(
                     f"{session.where}: {named} differs from tidegate's schema: its column {column} is"
-                    f" {is_there or 'missing'}, not {wanted}; use another keyspace, or move that table away"
+                    f" {is_there or 'missing'}, not {expected}; use another keyspace, or move that table away"
                 )

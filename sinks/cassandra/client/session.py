@@ -111,8 +111,8 @@ class Session:
 
     def hosts(self) -> list[Any]:
         """Return the nodes to which requests are sent, without those known to be down."""
-        here = [host for host in self.cluster.metadata.all_hosts() if host.datacenter == self.local_dc]
-        return sorted((host for host in here if host.is_up is not False), key=lambda host: str(host.host_id))
+        nodes = [host for host in self.cluster.metadata.all_hosts() if host.datacenter == self.local_dc]
+        return sorted((host for host in nodes if host.is_up is not False), key=lambda host: str(host.host_id))
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -205,8 +205,8 @@ class Session:
             rows: list[Fields] = []
             following, timeout = None, timeout_s or self.settings.timeout_s
             while True:  # one request per page: see ``_page``
-                asked = {"timeout": timeout, "host": host, "paging_state": following}
-                result = self.driver.execute(cql, values or None, **asked)
+                options = {"timeout": timeout, "host": host, "paging_state": following}
+                result = self.driver.execute(cql, values or None, **options)
                 rows += [dict(zip(result.column_names, row, strict=True)) for row in result.current_rows]
                 if (following := result.paging_state) is None:
                     return rows

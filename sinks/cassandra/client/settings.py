@@ -230,14 +230,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def read_level(written_at: str, asked: str, shown: str) -> str:
+def read_level(written_at: str, level: str, shown: str) -> str:
     """Return the read consistency. Raises: ConfigError: the requested one does not overlap with the
     writes.
     """
     allowed = READ_AT[written_at]
-    if asked and asked not in allowed:
+    if level and level not in allowed:
         raise ConfigError(
-            f"{shown}: read_consistency {asked} may miss what was written at {written_at}; read at"
+            f"{shown}: read_consistency {level} may miss what was written at {written_at}; read at"
             f" {' or '.join(allowed)}"
         )
-    return asked or allowed[0]
+    return level or allowed[0]

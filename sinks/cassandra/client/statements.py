@@ -40,15 +40,15 @@ def shapes() -> dict[str, dict[str, str]]:
 
 def shape(kind: str, type_: str, position: int, order: str) -> str:
     """Describe a column, from its row in system_schema.columns."""
-    at = f" {position + 1}" if kind in ("partition_key", "clustering") else ""
-    return f"{type_}, {kind}{at}{f' {order}' if order == 'desc' else ''}"
+    ordinal = f" {position + 1}" if kind in ("partition_key", "clustering") else ""
+    return f"{type_}, {kind}{ordinal}{f' {order}' if order == 'desc' else ''}"
 
 
 def _shape(create: str) -> dict[str, str]:
     columns = [(name, type_, static, key) for name, type_, static, key in COLUMN.findall(create)]
-    found = KEY.search(create)
-    partition = found[1].split(", ") if found else [name for name, _, _, key in columns if key]
-    clustering = found[2].split(", ") if found and found[2] else []
+    key_clause = KEY.search(create)
+    partition = key_clause[1].split(", ") if key_clause else [name for name, _, _, key in columns if key]
+    clustering = key_clause[2].split(", ") if key_clause and key_clause[2] else []
     shapes = {}
     for name, type_, static, _ in columns:
         kind, position = ("static" if static else "regular"), -1

@@ -155,8 +155,8 @@ class AsyncCalls:
         by_node: dict[AsyncNode, list[int]] = {}
         try:
             view = await self.servers.view()
-            for at in left:
-                by_node.setdefault(view.node_of(calls[at].key), []).append(at)
+            for index in left:
+                by_node.setdefault(view.node_of(calls[index].key), []).append(index)
         except (redis.RedisError, OSError) as error:
             self.servers.forget(view)
             return left, why_not_found(self.where, error)
@@ -204,8 +204,8 @@ class AsyncCalls:
                 size, flight = flights[0]
                 arrived = await flight
                 del flights[0]
-                for at, reply in zip(mine[read : read + size], arrived, strict=True):
-                    replies[at] = reply
+                for index, reply in zip(mine[read : read + size], arrived, strict=True):
+                    replies[index] = reply
                 read += size
                 self._has_answered = True
             why = ""
@@ -232,10 +232,10 @@ class AsyncCalls:
         flight: list[bytes] = []
         its_calls: list[Call] = []
         size = 0
-        for at in mine:
-            content = self._encoded(calls[at], node, listed)
+        for index in mine:
+            content = self._encoded(calls[index], node, listed)
             flight.append(content)
-            its_calls.append(calls[at])
+            its_calls.append(calls[index])
             size += len(content)
             if len(flight) == most or size >= FLIGHT_BYTES:
                 yield flight, its_calls
@@ -276,20 +276,20 @@ class AsyncCalls:
         """Sort out the errors among the replies: return the calls to send again, and why; store refusals."""
         again: list[int] = []
         why, met, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
-        for at in answered:
-            error = replies[at]
+        for index in answered:
+            error = replies[index]
             if not isinstance(error, Exception):
                 continue
-            answer = answer_of(error, calls[at], self.where, node.address)
+            answer = answer_of(error, calls[index], self.where, node.address)
             if isinstance(answer, Refused):
                 origin = origin_in(answer)
-                if not origin or not await self._is_whole(calls[at], node, origin, proven):
-                    replies[at] = answer
+                if not origin or not await self._is_whole(calls[index], node, origin, proven):
+                    replies[index] = answer
                     continue
             elif isinstance(answer, ServerState):
                 await self._meet(view, node, answer.server_id, met, listed)
             elif answer is NextAction.LOAD_SCRIPT:
-                await self._load_script(node, calls[at].name)
+                await self._load_script(node, calls[index].name)
             elif answer is NextAction.LOAD:
                 node.ready = False
             elif answer is NextAction.EVAL:
@@ -298,7 +298,7 @@ class AsyncCalls:
                 if answer is NextAction.LEAVE:
                     node.drop()
                 self.servers.forget(view)
-            again.append(at)
+            again.append(index)
             why = why_again(node.address, error)
         return again, why
 
@@ -318,9 +318,9 @@ class AsyncCalls:
         """Return the reply of every primary to one command; None where one does not answer now."""
         nodes = list(dict.fromkeys(node for _, _, node in view.ranges))
         info = [plain(b"", b"INFO")]
-        asked = await asyncio.gather(*(node.ask([content], info) for node in nodes), return_exceptions=True)
+        answers = await asyncio.gather(*(node.ask([content], info) for node in nodes), return_exceptions=True)
         replies: list[Any] = []
-        for answer in asked:
+        for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, (redis.RedisError, OSError)):
                 raise answer
             reply = answer if isinstance(answer, BaseException) else answer[0]

@@ -211,11 +211,11 @@ class Calls:
         """Return the result of ``work``, which must be repeatable, for every primary, by address."""
         for attempt in self.retrying():
             with attempt:
-                asked: object = None
+                address: object = None
                 try:
                     results = {}
                     for node in self.servers.primaries():
-                        asked = node.address
+                        address = node.address
                         results[str(node.address)] = work(node)
                     return results
                 except DENIED as error:
@@ -224,7 +224,7 @@ class Calls:
                     raise self._later(error) from error
                 except redis.ResponseError as error:
                     if not passes(error):
-                        raise refused_command(self.where, asked, error) from error
+                        raise refused_command(self.where, address, error) from error
                     raise self._later(error) from error
         raise AssertionError
 
@@ -331,16 +331,16 @@ class Calls:
         """Send each server the rest of its calls; return those without an answer, and why."""
         why = ""
         later: list[int] = []
-        asked: dict[int, Node] = {}
+        nodes: dict[int, Node] = {}
         exchanges: dict[int, _Exchange] = {}
-        for at in left:
+        for index in left:
             try:
-                node = self.servers.node_of(calls[at].key)
-                exchanges.setdefault(id(node), _Exchange(node, [], flight, one_flight)).calls.append(at)
-                asked[at] = node
+                node = self.servers.node_of(calls[index].key)
+                exchanges.setdefault(id(node), _Exchange(node, [], flight, one_flight)).calls.append(index)
+                nodes[index] = node
             except (redis.RedisError, OSError) as error:
                 why = why_not_found(self.where, error)
-                later.append(at)
+                later.append(index)
         open_ones = [each for each in exchanges.values() if self._begin(each)]
         while going := [each for each in open_ones if not each.failed and each.read < len(each.calls)]:
             for each in going:
@@ -358,7 +358,7 @@ class Calls:
                     raise StoreUnavailableError(f"{self.where}: the reply was lost: {why}")
                 later += unread
         unanswered = set(later)
-        answered = {at: node for at, node in asked.items() if at not in unanswered}
+        answered = {index: node for index, node in nodes.items() if index not in unanswered}
         again, refused = self._sort_out(calls, answered, replies)
         return sorted(later + again), refused or why
 
@@ -418,21 +418,21 @@ class Calls:
         if exchange.failed:
             return
         for _ in range(min(exchange.flight, exchange.sent - exchange.read)):
-            at = exchange.calls[exchange.read]
+            index = exchange.calls[exchange.read]
             try:
                 exchange.node.limit(exchange.connection)  # time has passed, perhaps with another server
-                replies[at] = exchange.connection.read_response(disable_decoding=True)
-                if not fits(calls[at], replies[at]):
-                    raise wrong_reply(calls[at])
+                replies[index] = exchange.connection.read_response(disable_decoding=True)
+                if not fits(calls[index], replies[index]):
+                    raise wrong_reply(calls[index])
             except exceptions.BusyLoadingError as busy:  # redis-py takes it for a lost connection
-                replies[at] = busy
+                replies[index] = busy
             except exceptions.AuthenticationError as refused:  # likewise
                 if not exchange.fresh:  # a new connection has the login of now
                     self._fail(exchange, refused)
                     return
-                replies[at] = refused
+                replies[index] = refused
             except redis.ResponseError as refused:
-                replies[at] = refused
+                replies[index] = refused
             except LOST as error:
                 self._fail(exchange, error)
                 return
@@ -466,21 +466,21 @@ class Calls:
         ``answered`` names the server of each reply. By now another server may hold the key.
         """
         again: list[int] = []
-        why, asked, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
-        for at, node in answered.items():
-            error = replies[at]
+        why, accepted_ids, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
+        for index, node in answered.items():
+            error = replies[index]
             if not isinstance(error, Exception):
                 continue
-            answer = answer_of(error, calls[at], self.where, node.address)
+            answer = answer_of(error, calls[index], self.where, node.address)
             if isinstance(answer, Refused):
                 origin = origin_in(answer)
-                if not origin or not self._is_whole(calls[at], node, origin, proven):
-                    replies[at] = answer
+                if not origin or not self._is_whole(calls[index], node, origin, proven):
+                    replies[index] = answer
                     continue
             elif isinstance(answer, ServerState):
-                self._meet(node, answer.server_id, asked)
+                self._meet(node, answer.server_id, accepted_ids)
             elif answer is NextAction.LOAD_SCRIPT:
-                self._load_script(node, calls[at].name)
+                self._load_script(node, calls[index].name)
             elif answer is NextAction.LOAD:
                 node.ready = False
             elif answer is NextAction.EVAL:
@@ -489,7 +489,7 @@ class Calls:
                 if answer is NextAction.LEAVE:
                     node.drop()
                 self.servers.refresh()
-            again.append(at)
+            again.append(index)
             why = why_again(node.address, error)
         return again, why
 
@@ -507,13 +507,13 @@ class Calls:
                 proven[way] = False
         return proven[way]
 
-    def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:
+    def _meet(self, node: Node, server_id: bytes, accepted_ids: set[bytes]) -> None:
         """Remember the id of a server that identified itself, if it is listed."""
         if server_id == b"replica":
             node.drop()
             self.servers.refresh()
-        elif server_id in asked or self._accept(server_id):
-            asked.add(server_id)
+        elif server_id in accepted_ids or self._accept(server_id):
+            accepted_ids.add(server_id)
             node.server_id = server_id
         else:
             raise not_compared(self.where, node.address)

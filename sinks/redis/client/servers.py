@@ -481,10 +481,10 @@ class ClusterServers(Servers):
         """Ask any server that answers; known servers before those of the URL."""
         with self._lock:
             known = [*first, *self._nodes, *self.settings.seeds]
-        asked = run(
+        answer = run(
             ranges_by(known), lambda address: self.node_at(address).ask((CLUSTER_SLOTS,))[0], CLUSTER_ANSWERS
         )
-        ranges = [(last, start, self.node_at(primary)) for last, start, primary in asked]
+        ranges = [(last, start, self.node_at(primary)) for last, start, primary in answer]
         self.looks += ranges != self._last_seen
         self._ranges = self._last_seen = ranges
         return ranges

@@ -237,14 +237,14 @@ def _with_options(
     limits = {
         name: float(options.get(name, request_s)) for name in ("socket_timeout", "socket_connect_timeout")
     }
-    asked = {name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL}
+    login = {name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL}
     # A silent Sentinel leaves time for the others, and for the server that they name.
     ask_s = min(REQUEST_S, timeout_s / (len(settings.seeds) + 1))
-    asked = {"socket_timeout": ask_s, "socket_connect_timeout": ask_s, **asked}
+    login = {"socket_timeout": ask_s, "socket_connect_timeout": ask_s, **login}
     return dataclasses.replace(
         settings,
         connection={**settings.connection, **passed, **limits},
-        sentinel={**tls, **({"ssl": True} if secure else {}), **asked},
+        sentinel={**tls, **({"ssl": True} if secure else {}), **login},
         timeout_s=timeout_s,
         functions=options.get("functions", True),
     )

@@ -89,8 +89,8 @@ def _each(*types: type, more: type | None = None) -> Fits:
     def each(reply: Any, _: Call) -> bool:
         if type(reply) is not list or len(reply) < len(types) or (more is None and len(reply) > len(types)):
             return False
-        found = [type(part) for part in reply]
-        return found[: len(types)] == list(types) and {more}.issuperset(found[len(types) :])
+        kinds = [type(part) for part in reply]
+        return kinds[: len(types)] == list(types) and {more}.issuperset(kinds[len(types) :])
 
     return each
 

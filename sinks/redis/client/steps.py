@@ -66,29 +66,29 @@ UNNAMED = (
 )
 
 
-def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
+def slot_ranges(slots: list[Any], address: Address) -> list[tuple[int, int, Address]]:
     """Decode the reply to CLUSTER SLOTS: last slot, first slot and primary of each range, in order.
 
     A server that does not know its own address has the address that was asked. Raises:
     redis.ConnectionError: a server's address is announced as unknown, or the reply has another form.
     """
     try:
-        return _slot_ranges(slots, asked)
+        return _slot_ranges(slots, address)
     except (TypeError, ValueError, LookupError, AttributeError):
         pass
     raise no_reply()
 
 
-def _slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
+def _slot_ranges(slots: list[Any], address: Address) -> list[tuple[int, int, Address]]:
     if any(not 0 < int(primary[1]) <= PORT_MAX for _, _, primary, *_ in slots):
         raise ValueError("no port")
     if any(primary[0] == b"?" for _, _, primary, *_ in slots):
-        raise redis.ConnectionError(f"{asked}: {UNNAMED}")
+        raise redis.ConnectionError(f"{address}: {UNNAMED}")
     return sorted(
         (
             int(last),
             int(first),
-            Address(primary[0].decode() if primary[0] else asked.host, int(primary[1])),
+            Address(primary[0].decode() if primary[0] else address.host, int(primary[1])),
         )
         for first, last, primary, *_ in slots
     )
@@ -96,10 +96,10 @@ def _slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Addre
 
 def place_of(slot: int, ranges: Sequence[tuple[int, int, Any]]) -> int:
     """Return the index of the range with the slot. Raises: redis.ClusterDownError: none has it."""
-    at = bisect.bisect_left(ranges, slot, key=lambda each: each[0])
-    if at == len(ranges) or ranges[at][1] > slot:
+    index = bisect.bisect_left(ranges, slot, key=lambda each: each[0])
+    if index == len(ranges) or ranges[index][1] > slot:
         raise exceptions.ClusterDownError(f"slot {slot} has no server")
-    return at
+    return index
 
 
 SENTINEL_ANSWERS = (redis.RedisError, OSError, TypeError, ValueError, LookupError, AttributeError)

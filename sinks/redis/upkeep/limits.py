@@ -37,8 +37,8 @@ UNKNOWN = (
 )
 
 
-def limits_of(space: RedisNamespace, wanted: int, *, thorough: bool) -> ValueLimit:
-    """Return the smallest limit of all primaries. ``wanted``: the largest value that the options allow.
+def limits_of(space: RedisNamespace, value_bytes: int, *, thorough: bool) -> ValueLimit:
+    """Return the smallest limit of all primaries. ``value_bytes``: the largest value that the options allow.
 
     It writes nothing. ``thorough``: what is not known is a warning. Raises: StoreUnavailableError: a server
     did not answer.
@@ -49,16 +49,16 @@ def limits_of(space: RedisNamespace, wanted: int, *, thorough: bool) -> ValueLim
     def limits_at(node: Node) -> list[Limit]:
         nonlocal barred
         info, *replies = node.ask(commands)
-        memory, told = fields(info), [each for each in replies if isinstance(each, list) and len(each) == 2]
-        limits = list(_told(str(node.address), memory, {k.decode(): v.decode() for k, v in told}))
-        if len(told) < len(SETTINGS):
+        memory, pairs = fields(info), [each for each in replies if isinstance(each, list) and len(each) == 2]
+        limits = list(_told(str(node.address), memory, {k.decode(): v.decode() for k, v in pairs}))
+        if len(pairs) < len(SETTINGS):
             barred = True
-            limits += _probed(node, memory, wanted)
+            limits += _probed(node, memory, value_bytes)
         return limits
 
     by_server = space.calls.on_each_primary(limits_at)
     limits = [limit for of_server in by_server.values() for limit in of_server]
-    return value_limit(limits, wanted, UNKNOWN if barred and thorough else "")
+    return value_limit(limits, value_bytes, UNKNOWN if barred and thorough else "")
 
 
 def _told(at: str, memory: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[Limit]:
@@ -78,14 +78,14 @@ def _told(at: str, memory: Mapping[str, str], settings: Mapping[str, str]) -> It
         yield Limit("maxmemory", at, largest, IN_MEMORY, BESIDE)
 
 
-def _probed(node: Node, memory: Mapping[str, str], wanted: int) -> Iterator[Limit]:
+def _probed(node: Node, memory: Mapping[str, str], value_bytes: int) -> Iterator[Limit]:
     """Yield the limit of requests that a server shows by refusing one, at most twice too low.
 
     The request is an error without any effect: TIME takes no argument. A server whose memory has no room for
     it, or does not say so, is not asked.
     """
     used, largest = number_of(memory, "used_memory"), number_of(memory, "maxmemory")
-    size = wanted + BESIDE
+    size = value_bytes + BESIDE
     if used is None or largest is None or (largest and largest - used < 2 * IN_MEMORY * size):
         return
     taken = _takes(node, size)

@@ -48,20 +48,20 @@ def merge(
     interruptible, and safe to run concurrently.
     """
     flight = flight_of(rows)
-    gone, left = 0, iter(starts)
+    dropped, left = 0, iter(starts)
     cursors = dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS * flight), b"0")
     while cursors:
         if stopped():
-            return gone, False
+            return dropped, False
         calls = len(cursors)
         went, moved = _merge_step(space, starts, upto, cursors, flight)
-        gone += went
+        dropped += went
         each = -(-moved // calls)
         flight = flight_of(each if each <= CALL_ROWS else rows)  # layers become bases: so will the next ones
         failpoints.hit("retire.after_group")
         room = max(MERGE_FLIGHTS * flight - len(cursors), 0)
         cursors |= dict.fromkeys(itertools.islice(left, room), b"0")
-    return gone, True
+    return dropped, True
 
 
 def listing(space: RedisNamespace, tables: Sequence[str]) -> set[tuple[int, str]]:
@@ -111,11 +111,11 @@ def _merge_step(
     except StoreNotVerifiedError:
         space.lost = True
         raise
-    for at, (done, cursor, *_) in zip(list(cursors), replies, strict=True):
+    for place, (done, cursor, *_) in zip(list(cursors), replies, strict=True):
         if int(done):
-            del cursors[at]
+            del cursors[place]
         else:
-            cursors[at] = cursor
+            cursors[place] = cursor
     return sum(int(went) for _, _, went, _ in replies), sum(int(moved) for *_, moved in replies)
 
 
@@ -132,20 +132,20 @@ def merge_all(
         for table in {*header.layers, *header.bases}:
             tables[group, table] = starts.get(table, upto)  # no row of another table can be read
     if dry_run:
-        gone = _mergeable(space, tables, upto, at_us)
+        dropped = _mergeable(space, tables, upto, at_us)
     else:
-        gone, _ = merge(space, tables, upto)
+        dropped, _ = merge(space, tables, upto)
     for group, table in tables:
         cursor: bytes | None = b"0"
         while cursor is not None:
             page = expire(space, table, group, cursor, MERGE_ROWS, upto, at_us, dry_run=dry_run)
-            gone, cursor = gone + page.gone, page.cursor
-    return gone
+            dropped, cursor = dropped + page.gone, page.cursor
+    return dropped
 
 
 def _mergeable(space: RedisNamespace, starts: Starts, upto: int, at_us: int) -> int:
     """Count the rows that ``merge`` would drop, a page of a layer at a time."""
-    gone, left = 0, iter(starts)
+    droppable, left = 0, iter(starts)
     places = dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS), (b"0", b"0"))
     while places:
         calls = [
@@ -161,14 +161,14 @@ def _mergeable(space: RedisNamespace, starts: Starts, upto: int, at_us: int) -> 
             )
             for (group, table), place in places.items()
         ]
-        for at, (layer, cursor, rows) in zip(list(places), space.asked(calls, flight=1), strict=True):
-            gone += int(rows)
+        for part, (layer, cursor, rows) in zip(list(places), space.asked(calls, flight=1), strict=True):
+            droppable += int(rows)
             if int(layer):
-                places[at] = layer, cursor
+                places[part] = layer, cursor
             else:
-                del places[at]
+                del places[part]
         places |= dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS - len(places)), (b"0", b"0"))
-    return gone
+    return droppable
 
 
 def expire(
@@ -190,8 +190,8 @@ def expire(
     call = space.of_group(
         group, "expire", table.encode(), number(upto), _time(at_us), cursor, number(rows), drop
     )
-    ((following, looked, gone),) = space.asked([call])
-    return SweepPage(int(looked), int(gone), None if following == b"0" else following)
+    ((following, looked, dropped),) = space.asked([call])
+    return SweepPage(int(looked), int(dropped), None if following == b"0" else following)
 
 
 def _time(at_us: int) -> bytes:
@@ -268,8 +268,8 @@ def confirm(space: RedisNamespace, version: int, replicas: int, *, aof: bool) ->
     calls = [space.of_group(group, "stamp", number(version)) for group in last.values()]
     for call in calls:
         space.asked([call])
-        here, confirmed = space.calls.wait_behind(call, replicas, aof=aof)
-        if not here:
+        synced, confirmed = space.calls.wait_behind(call, replicas, aof=aof)
+        if not synced:
             raise StoreUnavailableError(
                 f"{space.where}: a server has not fsynced version {version} in time: check its disk, and"
                 " appendfsync, which has to be always or everysec"
@@ -295,9 +295,9 @@ def verify(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[Find
 def _unfit(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[tuple[int, str, str]]:
     """Yield key groups in which the version is not whole, with what was expected and what was found."""
     tables = [
-        (group, sorted(of_group)[at : at + TABLES_AT_ONCE])
+        (group, sorted(of_group)[start : start + TABLES_AT_ONCE])
         for group, of_group in sorted(counts.items())
-        for at in range(0, max(len(of_group), 1), TABLES_AT_ONCE)
+        for start in range(0, max(len(of_group), 1), TABLES_AT_ONCE)
     ]
     calls = [
         space.of_group(group, "look", number(stamp.version), *(name.encode() for name in names))
@@ -307,10 +307,10 @@ def _unfit(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[tupl
         if int(floor) >= stamp.version:
             continue
         for name, sealed, rows in zip(names, counted[::2], counted[1::2], strict=True):
-            wanted = counts[group][name]
-            if int(rows) != wanted or (wanted and not int(sealed)):
+            expected = counts[group][name]
+            if int(rows) != expected or (expected and not int(sealed)):
                 actual = f"{int(rows)} rows of table {name}{'' if int(sealed) else ', not sealed'}"
-                yield group, f"{wanted} rows of table {name}, sealed", actual
+                yield group, f"{expected} rows of table {name}, sealed", actual
                 break
 
 

@@ -147,9 +147,9 @@ class Rebuild:
 
     # -- bases -----------------------------------------------------------------------------------
 
-    def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
+    def begin_bases(self, bases: Iterable[tuple[int, str]]) -> None:
         """As ``SupportsRebuild.begin_bases``."""
-        places = list(wanted)
+        places = list(bases)
         self._begun |= set(places)
         self._at_its_servers(
             [self._call(group, "begin_base", self.token, table.encode()) for group, table in places]
@@ -165,9 +165,9 @@ class Rebuild:
             stay = pc.invert(deletes)
             if stay.true_count:
                 rows.append(run._replace(keys=run.keys.filter(stay), values=run.values.filter(stay)))
-            gone, key = run.keys.filter(deletes).to_pylist(), self._built(run.group, run.table)
-            cuts = range(0, len(gone), FIELDS_MAX)
-            calls += [plain(key, b"HDEL", key, *gone[at : at + FIELDS_MAX]) for at in cuts]
+            deleted, key = run.keys.filter(deletes).to_pylist(), self._built(run.group, run.table)
+            cuts = range(0, len(deleted), FIELDS_MAX)
+            calls += [plain(key, b"HDEL", key, *deleted[start : start + FIELDS_MAX]) for start in cuts]
         for piece in rows_of(rows):
             key = self._built(piece.run.group, piece.run.table)
             calls.append(Call(key, "", (hset(key, piece),)))
@@ -175,7 +175,7 @@ class Rebuild:
 
     def put_bases(self, group: int, tables: Mapping[str, int], floor: int = 0) -> bool:
         """As ``SupportsRebuild.put_bases``."""
-        versions = [part for table, at in sorted(tables.items()) for part in (table.encode(), number(at))]
+        versions = [part for table, base in sorted(tables.items()) for part in (table.encode(), number(base))]
         done = bool(self._at_its_server(group, "put_bases", self.token, number(floor), *versions))
         if floor:
             self._since[group] = floor + 1

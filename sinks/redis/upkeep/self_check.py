@@ -50,15 +50,15 @@ def _lost(space: RedisNamespace) -> Iterator[Finding]:
     owners = space.calls.run([plain(key, b"HGET", key, b"u") for key in keys])
     for group, owner in zip(groups, owners, strict=True):
         if owner is None:
-            found = "none: its server lost it; `tidegate repair` writes it again"
-            yield Finding(_place(space, group), "its header", found)
+            actual = "none: its server lost it; `tidegate repair` writes it again"
+            yield Finding(_place(space, group), "its header", actual)
         elif owner.startswith(space.uuid + b"!"):
-            found = "marks of a repair that is under way or was interrupted: `tidegate repair` finishes it"
-            yield Finding(_place(space, group), "a header without marks", found)
+            actual = "marks of a repair that is under way or was interrupted: `tidegate repair` finishes it"
+            yield Finding(_place(space, group), "a header without marks", actual)
         elif owner != space.uuid:
-            found = f"{owner!r:.80}: somebody changed it; restore the store from a copy"
+            actual = f"{owner!r:.80}: somebody changed it; restore the store from a copy"
             header = keys[group].decode()
-            yield Finding(f"{_place(space, group)}, field u of {header}", f"uuid {space.made.uuid}", found)
+            yield Finding(f"{_place(space, group)}, field u of {header}", f"uuid {space.made.uuid}", actual)
 
 
 def _refusals(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Finding]:
@@ -88,14 +88,14 @@ def _absent(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Find
     for group, header in by_group.items():
         listed = [(table, layer) for table, layers in sorted(header.layers.items()) for layer in layers]
         for table, layer in [*listed, *((table, BASE) for table in sorted(header.bases))]:
-            at = table.encode(), ANY_VERSION, ANY_START, b"%d:0" % layer, b"1", b"0"
-            calls[group, table, layer] = space.of_group(group, "scan", *at)
+            arguments = table.encode(), ANY_VERSION, ANY_START, b"%d:0" % layer, b"1", b"0"
+            calls[group, table, layer] = space.of_group(group, "scan", *arguments)
     for (group, table, layer), reply in zip(calls, space.calls.run(list(calls.values())), strict=True):
         # A refusal of the whole key group was found before: then the detail is not a key alone.
         if isinstance(reply, Refused) and reply.code == "TGLOST" and " " not in reply.detail:
             what = f"changes of version {layer}" if layer != BASE else "the rows below its layers"
-            found = f"none: its server lost {reply.detail:.200}; `tidegate repair` writes them again"
-            yield Finding(f"{_place(space, group)}, table {table}", f"{what}, as listed", found)
+            actual = f"none: its server lost {reply.detail:.200}; `tidegate repair` writes them again"
+            yield Finding(f"{_place(space, group)}, table {table}", f"{what}, as listed", actual)
 
 
 def row_counts(space: RedisNamespace) -> Iterator[RowCount]:

@@ -42,7 +42,7 @@ async def connect(
     clock = clock or Clock()
     if follow_redirects is not False:
         gate: Gate = await by_redirects(
-            url, follow_redirects, lambda at: connect(at, namespace, options, clock=clock), clock
+            url, follow_redirects, lambda location: connect(location, namespace, options, clock=clock), clock
         )
     else:
         gate = await _connect(url, namespace, options, clock)

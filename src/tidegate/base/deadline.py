@@ -43,18 +43,18 @@ def one_call(*, fresh: bool = False) -> contextlib.AbstractContextManager[Any]:
     ``fresh``: a deadline of its own even then. The context is a lock, and the call lasts while it is held: by
     the ``with`` statement alone, so also an exception at the statement's first or last line ends it.
     """
-    held, outer = threading.Lock(), _present()
+    lock, outer = threading.Lock(), _present()
     if fresh or outer is None:
-        _call.set(_Call(monotonic(), weakref.ref(held), outer))
-    return held
+        _call.set(_Call(monotonic(), weakref.ref(lock), outer))
+    return lock
 
 
 def _present() -> _Call | None:
     """Return the innermost call that has not ended."""
     call = _call.get()
     while call is not None:
-        held = call.held()
-        if held is not None and held.locked():
+        lock = call.held()
+        if lock is not None and lock.locked():
             return call
         call = call.outer
     return None

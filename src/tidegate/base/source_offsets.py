@@ -129,7 +129,7 @@ def checked_offsets(value: object) -> dict[tuple[str, int], int]:
     )
 
 
-def passed(text: str, wanted: Mapping[tuple[str, int], int]) -> bool:
+def passed(text: str, offsets: Mapping[tuple[str, int], int]) -> bool:
     """Return whether a batch that ended at these offsets, or one before it, has read all the records.
 
     Where several sources read one topic, each of them must have.
@@ -143,6 +143,6 @@ def passed(text: str, wanted: Mapping[tuple[str, int], int]) -> bool:
         for topic, partitions in source.items() if isinstance(source, dict) else ():
             for partition, end in partitions.items() if isinstance(partitions, dict) else ():
                 if str(partition).isdecimal() and type(end) is int:
-                    at = topic, int(partition)
-                    ends[at] = min(end, ends.get(at, end))
-    return all(ends.get(at, 0) > offset for at, offset in wanted.items())
+                    topic_partition = topic, int(partition)
+                    ends[topic_partition] = min(end, ends.get(topic_partition, end))
+    return all(ends.get(topic_partition, 0) > offset for topic_partition, offset in offsets.items())

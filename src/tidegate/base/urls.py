@@ -142,12 +142,12 @@ def scheme_of(url: str) -> str:
 def parts_of(url: str) -> Url | None:
     """Split a URL of servers; None: the end of its login is ambiguous."""
     scheme, _, after = url.partition("://")
-    login, at, after = after.rpartition("@")
+    login, at_sign, after = after.rpartition("@")
     if re.search(r"[/?#]", login):
         return None
     place = re.split(r"[?#]", after, maxsplit=1)[0]
     hosts, slash, path = place.partition("/")
-    return Url(scheme, login if at else None, tuple(hosts.split(",")), slash + path, after[len(place) :])
+    return Url(scheme, login if at_sign else None, tuple(hosts.split(",")), slash + path, after[len(place) :])
 
 
 def servers_at(url: str) -> Url:
@@ -196,10 +196,10 @@ def servers_of(url: str) -> frozenset[Address]:
     port = SENTINEL_PORT if scheme.endswith("+sentinel") else PORTS.get(scheme.partition("+")[0], 0)
     if parts is None or not port:
         return frozenset()
-    found = addresses(parts, 0, f"store {redact(url)}")
+    servers = addresses(parts, 0, f"store {redact(url)}")
     if scheme == "cassandra":  # its nodes listen on one port
-        port = max(each.port for each in found) or port
-    return frozenset(each._replace(port=each.port or port) for each in found)
+        port = max(each.port for each in servers) or port
+    return frozenset(each._replace(port=each.port or port) for each in servers)
 
 
 def address_of(text: object) -> Address | None:
@@ -262,18 +262,18 @@ def hide_forms(text: str, secrets: list[str]) -> str:
         for form in (secret, *escaped):
             text = text.replace(form, HIDDEN)
             shown = text.rstrip("'`\" ")
-            at = _cut_at(shown, form)
-            text = shown[:at].rstrip("'`\"") + HIDDEN if at >= 0 else text
+            cut = _cut_at(shown, form)
+            text = shown[:cut].rstrip("'`\"") + HIDDEN if cut >= 0 else text
     return text
 
 
 def _cut_at(text: str, secret: str) -> int:
     """Return where the end of the text begins that is a beginning of the secret; -1: nowhere."""
     begin = secret[:CUT_MIN]
-    at = text.find(begin, max(0, len(text) - len(secret) + 1))
-    while at >= 0 and not secret.startswith(text[at:]):
-        at = text.find(begin, at + 1)
-    return at
+    start = text.find(begin, max(0, len(text) - len(secret) + 1))
+    while start >= 0 and not secret.startswith(text[start:]):
+        start = text.find(begin, start + 1)
+    return start
 
 
 # -- expired certificates --------------------------------------------------------------------

@@ -98,24 +98,24 @@ def _netstrings(keys: Any, count: int) -> list[Any]:
     data = keys.buffers()[2]
     content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     content = np.append(content, np.zeros(1, np.uint8))  # so that one position after the end can be read
-    at, ends = offsets[:-1].copy(), offsets[1:]
+    pos, ends = offsets[:-1].copy(), offsets[1:]
     parts = []
     for _ in range(count):
         lengths = np.zeros(rows, np.int64)
         for _ in range(LENGTH_DIGITS_MAX + 1):
-            here = content[np.minimum(at, len(content) - 1)]
-            digit = (here >= ord("0")) & (here <= ord("9")) & (at < ends)
+            chars = content[np.minimum(pos, len(content) - 1)]
+            digit = (chars >= ord("0")) & (chars <= ord("9")) & (pos < ends)
             if not digit.any():
                 break
-            lengths = np.where(digit, lengths * 10 + here - ord("0"), lengths)
-            at = at + digit
-        starts = at + 1
-        at = starts + lengths
-        if (at >= ends).any() or (content[starts - 1] != ord(":")).any() or (content[at] != ord(",")).any():
+            lengths = np.where(digit, lengths * 10 + chars - ord("0"), lengths)
+            pos = pos + digit
+        starts = pos + 1
+        pos = starts + lengths
+        if (pos >= ends).any() or (content[starts - 1] != ord(":")).any() or (content[pos] != ord(",")).any():
             raise ValueError("a key is not made of netstrings")
         parts.append(_slices(content, starts, lengths))
-        at = at + 1
-    if (at != ends).any():
+        pos = pos + 1
+    if (pos != ends).any():
         raise ValueError("a key has more parts than the table's key has columns")
     return parts
 

@@ -46,10 +46,10 @@ def _read(text: str) -> tuple[Type, str]:
         return Map(key, value), rest[1:]
     if text.startswith("struct<"):
         return _read_struct(text[len("struct<") :])
-    end = next((at for at, char in enumerate(text) if char in ",>("), len(text))
+    end = next((index for index, char in enumerate(text) if char in ",>("), len(text))
     if text[end : end + 1] == "(":
         end = text.index(")", end) + 1
-        end += next((at for at, char in enumerate(text[end:]) if char in ",>"), len(text) - end)
+        end += next((index for index, char in enumerate(text[end:]) if char in ",>"), len(text) - end)
     return text[:end].replace(" ", "") if text.startswith("decimal") else text[:end].strip(), text[end:]
 
 

@@ -257,7 +257,7 @@ class LogPlace(NamedTuple):
 
 
 FIELDS = ("namespace", "version", "batch", "phase")
-_here: contextvars.ContextVar[LogContext | None] = contextvars.ContextVar("tidegate_place", default=None)
+_place: contextvars.ContextVar[LogContext | None] = contextvars.ContextVar("tidegate_place", default=None)
 
 
 @contextlib.contextmanager
@@ -266,15 +266,15 @@ def log_context(place: Any) -> Iterator[None]:
     if place is None or not all(hasattr(place, field) for field in FIELDS):
         yield
         return
-    token = _here.set(place)
+    token = _place.set(place)
     try:
         yield
     finally:
-        _here.reset(token)
+        _place.reset(token)
 
 
 def _with_fields(record: logging.LogRecord) -> bool:
-    place = _here.get()
+    place = _place.get()
     for field in FIELDS:
         if not hasattr(record, field):
             setattr(record, field, getattr(place, field, None))

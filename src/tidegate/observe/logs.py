@@ -30,9 +30,9 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the record as one line."""
-        at = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
+        created = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
         shown = {
-            "time": at.isoformat(timespec="milliseconds"),
+            "time": created.isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),

@@ -147,40 +147,40 @@ class Metrics(Observer):
         return self._made[metric].labels(*(values.get(label, kind) for label in metric.labels))
 
     def opened(self, namespace: str, stores: Sequence[str]) -> None:
-        at = Labels(namespace, stores[0])
+        labels = Labels(namespace, stores[0])
         for metric in (COMMITS, BYTES, FENCED, BAD_RECORDS):
-            self._of(metric, at)
+            self._of(metric, labels)
         for error in BY_NAME:
-            self._of(FAILED, at, error)
+            self._of(FAILED, labels, error)
         for phase in PHASES:
-            self._of(COUNTS[Count.RETRIES], at, phase)
+            self._of(COUNTS[Count.RETRIES], labels, phase)
         for reason in MOVE_REASONS:
-            self._of(COUNTS[Count.CACHE_MOVED], at, reason)
+            self._of(COUNTS[Count.CACHE_MOVED], labels, reason)
         for store in stores:
             for alarm in ALARMS:
                 self._of(COUNTS[Count.ALARMS], Labels(namespace, store), alarm)
 
     def committed(self, commit: Commit) -> None:
-        at = Labels(commit.namespace, commit.store)
-        self._of(COMMITS, at).inc()
-        self._of(COMMIT, at).observe(commit.seconds)
-        self._of(BYTES, at).inc(commit.bytes)
+        labels = Labels(commit.namespace, commit.store)
+        self._of(COMMITS, labels).inc()
+        self._of(COMMIT, labels).observe(commit.seconds)
+        self._of(BYTES, labels).inc(commit.bytes)
         for table, rows in commit.rows.items():
-            self._of(ROWS, at._replace(table=table)).inc(rows)
+            self._of(ROWS, labels._replace(table=table)).inc(rows)
         for step, (rows, seconds) in commit.steps.items():
-            self._of(STEP_ROWS, at, step).inc(rows)
-            self._of(STEP_S, at, step).inc(seconds)
-            self._of(STEP_TIES, at, step).inc(commit.ties.get(step, 0))
-        self._of(BAD_RECORDS, at).inc(commit.rows.get(QUARANTINE, 0))
+            self._of(STEP_ROWS, labels, step).inc(rows)
+            self._of(STEP_S, labels, step).inc(seconds)
+            self._of(STEP_TIES, labels, step).inc(commit.ties.get(step, 0))
+        self._of(BAD_RECORDS, labels).inc(commit.rows.get(QUARANTINE, 0))
         self.commits.append(commit)
 
     def failed(self, commit: Commit, error: BaseException) -> None:
-        at = Labels(commit.namespace)
-        self._of(FAILED, at, type(error).__name__).inc()
+        labels = Labels(commit.namespace)
+        self._of(FAILED, labels, type(error).__name__).inc()
         if isinstance(error, FencedError):
-            self._of(FENCED, at).inc()
+            self._of(FENCED, labels).inc()
         if isinstance(error, BadRecordError):
-            self._of(BAD_RECORDS, at).inc()
+            self._of(BAD_RECORDS, labels).inc()
 
     def phase(self, at: Labels, name: str, seconds: float) -> None:
         self._of(PHASE, at, name).observe(seconds)
@@ -207,9 +207,9 @@ class Metrics(Observer):
 
     def closed(self, namespace: str) -> None:
         lasting = LASTING if namespace in self._failed else ()
-        for metric, at in self._levels.copy():
-            if at.namespace == namespace and metric not in lasting:
-                self._forget(metric, at)
+        for metric, labels in self._levels.copy():
+            if labels.namespace == namespace and metric not in lasting:
+                self._forget(metric, labels)
 
     def _forget(self, metric: Metric, at: Labels) -> None:
         if (metric, at) in self._levels:

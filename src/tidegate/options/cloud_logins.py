@@ -70,10 +70,10 @@ def astra(token: str) -> LoginTuple:
 
 
 def _region(region: str) -> str:
-    found = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not found:
+    resolved = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not resolved:
         raise ConfigError("a login of AWS needs the region: give it, or set AWS_REGION")
-    return found
+    return resolved
 
 
 @functools.cache

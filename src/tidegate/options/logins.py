@@ -234,8 +234,8 @@ class Provider:
 def place_of(error: BaseException) -> str:
     """Name an exception and its line. Its text may quote the token."""
     frames = traceback.extract_tb(error.__traceback__)
-    at = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return cell(type(error).__name__ + at)
+    location = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return cell(type(error).__name__ + location)
 
 
 def _kind(value: object) -> str:

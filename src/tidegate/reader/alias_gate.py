@@ -113,7 +113,7 @@ class AliasFlow(SpacesFlow):
         it, no other one answers. Offsets are waited for in any namespace that the alias names meanwhile; on
         return they are visible in its present one.
         """
-        wanted = rules.awaited(version, offsets, timeout)
+        awaited = rules.awaited(version, offsets, timeout)
         end = self._clock.monotonic() + float(timeout)
         if offsets is None:
             looks: list[int] = []
@@ -121,7 +121,7 @@ class AliasFlow(SpacesFlow):
             def ends(error: TidegateError) -> bool:
                 return error.final or (isinstance(error, StoreLostError) and not looks)
 
-            wait: Flow[int] = methodcaller("wait_until", wanted, timeout, end, looks.append, ends)
+            wait: Flow[int] = methodcaller("wait_until", awaited, timeout, end, looks.append, ends)
             begin: Callable[[], Steps[int]] = lambda: self._call_unless(lambda: bool(looks), wait)  # noqa: E731
             return (yield from patiently(begin, end, self._clock, self._sleep))
         while True:
@@ -134,7 +134,7 @@ class AliasFlow(SpacesFlow):
                 if now == target:
                     return visible
             if left <= 0:
-                raise rules.waited(wanted, timeout, (yield from self.version_steps()), self.namespace)
+                raise rules.waited(awaited, timeout, (yield from self.version_steps()), self.namespace)
 
     def __repr__(self) -> str:
         return f"<Gate by alias {self.alias} of {self.where}>"

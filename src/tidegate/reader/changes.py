@@ -70,8 +70,8 @@ class Changes(OfProcess, Iterator[WrittenRow]):
         self.key_group = key_group
         self.closed = False
         self._log, self._fact = log.log, fact
-        at = manifest.table_schemas[table]
-        self.emptied = at.start == fact.version
+        table_at = manifest.table_schemas[table]
+        self.emptied = table_at.start == fact.version
         index = manifest.tables.index(table) if table in manifest.tables else -1
         self._frames = {}
         self.row_count = 0
@@ -83,9 +83,9 @@ class Changes(OfProcess, Iterator[WrittenRow]):
                 self.row_count += rows
         self._view: TableView | None = None
         if table in manifest.tables:
-            values = values_of(manifest.schemas[at.schema_id])
+            values = values_of(manifest.schemas[table_at.schema_id])
             where = f"log {log.log.where}, version {fact.version}"
-            read_at = ReadAt(table, fact.version, at.start, at.apart, fact.decided_at_us)
+            read_at = ReadAt(table, fact.version, table_at.start, table_at.apart, fact.decided_at_us)
             self._view = TableView(where, read_at, manifest.key_groups, values)
         self._rows = self._read()
 

@@ -42,8 +42,8 @@ class DecidedLog:
         Raises: as ``fold``. A version that is not among the last 1,000 costs one pass over the decisions.
         """
         self.fold(version)
-        found = next(decided_versions(self.log, self.folded, version), None)
-        return found if found is not None and found.version == version else None
+        decided = next(decided_versions(self.log, self.folded, version), None)
+        return decided if decided is not None and decided.version == version else None
 
     def ref(self, version: int) -> VersionRef:
         """Return a decided version with its history; without a digest if the log no longer has its decision.

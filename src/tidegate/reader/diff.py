@@ -145,12 +145,12 @@ class Diff(OfProcess, Iterator[Change]):
         counts = dict.fromkeys(self.tables(), DiffCounts())
         try:
             for table, batch in self._batches():
-                new, gone = batch["before"].null_count, batch["after"].null_count
+                new, removed = batch["before"].null_count, batch["after"].null_count
                 so_far = counts[table]
                 counts[table] = DiffCounts(
                     so_far.added + new,
-                    so_far.removed + gone,
-                    so_far.changed + batch.num_rows - new - gone,
+                    so_far.removed + removed,
+                    so_far.changed + batch.num_rows - new - removed,
                 )
         finally:
             self.close()

@@ -201,7 +201,7 @@ class Reader:
         where = self.store.where
         view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
-            ids = sorted({at.schema_id for at in entry.tables.values()})
+            ids = sorted({table_at.schema_id for table_at in entry.tables.values()})
             schemas = yield self.store.schemas_of(ids)
             self._schemas = schemas
             view = view_of(
@@ -286,8 +286,8 @@ class GateFlow(TableHints):
             return newest
 
     def get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
-        wanted = keys_by_table(keys)
-        return self.read(tuple(wanted), TablesReader.get_many, wanted)
+        by_table = keys_by_table(keys)
+        return self.read(tuple(by_table), TablesReader.get_many, by_table)
 
     def _read_newest(self, table: Tables, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
         pointer = yield from self._read_pointer()
@@ -389,8 +389,8 @@ class GateFlow(TableHints):
     def _check_ref(self, version: Version, digest: str = "") -> None:
         rules.check_ref(version, self._reader.store.where, self.uuid, digest)
 
-    def _pin(self, version: int, lease_s: float, kept: Version = 0) -> Steps[SnapshotFlow]:
-        """Take a snapshot of the version, which is compared with the one that the client has ``kept``.
+    def _pin(self, version: int, lease_s: float, client_version: Version = 0) -> Steps[SnapshotFlow]:
+        """Take a snapshot of the version, compared with ``client_version``, the one that the client has.
 
         The lease is first, then the horizon is read: a store without one atomic step for both announces the
         horizon before it reads the leases.
@@ -403,7 +403,7 @@ class GateFlow(TableHints):
             is_newest = version == pointer.visible
             steps = self._entry_of(pointer) if is_newest else reader.entry(version)
             entry = (yield from steps) if version else None
-            self._check_ref(kept, entry.digest if entry is not None else "")
+            self._check_ref(client_version, entry.digest if entry is not None else "")
             return self.snapshot_class(reader, entry, hold)
         except GeneratorExit:
             raise  # an interrupt between two steps: the hold is collected, which releases the lease
@@ -414,12 +414,12 @@ class GateFlow(TableHints):
     # -- waiting ----------------------------------------------------------------------------------------
 
     def wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
-        wanted = rules.awaited(version, offsets, timeout)
-        return (yield from self.wait_until(wanted, timeout, self._reader.clock.monotonic() + float(timeout)))
+        awaited = rules.awaited(version, offsets, timeout)
+        return (yield from self.wait_until(awaited, timeout, self._reader.clock.monotonic() + float(timeout)))
 
     def wait_until(
         self,
-        wanted: rules.Awaited,
+        awaited: rules.Awaited,
         timeout: float,
         end: float,
         looked: Callable[[int], None] = _ignored,
@@ -431,7 +431,7 @@ class GateFlow(TableHints):
         """
         clock, pause = self._reader.clock, 0.0
         while True:
-            looks = patiently(lambda: self._is_visible(wanted), end, clock, self._reader.sleep, ends)
+            looks = patiently(lambda: self._is_visible(awaited), end, clock, self._reader.sleep, ends)
             visible, is_visible = yield from looks
             looked(visible)
             if is_visible:
@@ -439,7 +439,7 @@ class GateFlow(TableHints):
             asked_at = clock.monotonic()
             left = end - asked_at
             if left <= 0:
-                raise rules.waited(wanted, timeout, visible, self.namespace)
+                raise rules.waited(awaited, timeout, visible, self.namespace)
             try:
                 notified = yield self._reader.store.await_newer(visible, left)
             except TidegateError as error:
@@ -450,16 +450,16 @@ class GateFlow(TableHints):
             if pause:
                 yield self._reader.sleep(min(pause, left))
 
-    def _is_visible(self, wanted: rules.Awaited) -> Steps[tuple[int, bool]]:
+    def _is_visible(self, awaited: rules.Awaited) -> Steps[tuple[int, bool]]:
         """Read the visible version, and whether it is, or contains, the awaited one."""
         with one_call():
             pointer = yield from self._read_pointer()
             visible = pointer.visible
-            if isinstance(wanted, Version):
-                yield from self._compare(wanted, pointer)
-                return visible, visible >= number_of(wanted)
+            if isinstance(awaited, Version):
+                yield from self._compare(awaited, pointer)
+                return visible, visible >= number_of(awaited)
             entries = yield self._reader.store.catalog(visible, visible)
-            return visible, rules.have_passed(entries, wanted)
+            return visible, rules.have_passed(entries, awaited)
 
     def _compare(self, version: Version, pointer: Pointer) -> Steps[None]:
         """Compare a version with the store's of its number, if readers can still read that (I12)."""

@@ -344,13 +344,13 @@ class LeaseKeeper(LeaseFlow):
         return hold
 
     def _take(self, version: int, ttl_s: float, *, share: bool) -> Hold | None:
-        asked, hold = Asked(), None
+        request, hold = Asked(), None
         try:
             try:
-                hold, is_first = self._hold(version, ttl_s, share=share, request=asked)
+                hold, is_first = self._hold(version, ttl_s, share=share, request=request)
                 active = hold.active
                 if is_first:
-                    self._request(active, asked)
+                    self._request(active, request)
                 elif not active.request.wait(SHARED_S):
                     self.leave(hold)
                     return None
@@ -361,18 +361,18 @@ class LeaseKeeper(LeaseFlow):
                     raise active.refused
                 return None
             finally:
-                self._settle(asked)
+                self._settle(request)
         except BaseException:
             try:
-                self._settle(asked)
+                self._settle(request)
             finally:
                 if hold is not None:
                     self.leave(hold)
             raise
 
-    def _request(self, active: ActiveLease, asked: Asked) -> None:
+    def _request(self, active: ActiveLease, request: Asked) -> None:
         try:
-            asked.sent = True
+            request.sent = True
             run(self._pin(active))
             is_wanted = self._granted(active)
         except Exception as error:
@@ -382,15 +382,15 @@ class LeaseKeeper(LeaseFlow):
             with one_call(fresh=True):
                 run(self._release(active.lease.lease_id))
 
-    def _settle(self, asked: Asked) -> None:
+    def _settle(self, request: Asked) -> None:
         """End a request, also one that was interrupted. Repeatable."""
-        active = asked.active
+        active = request.active
         if active is not None and not active.granted and active.refused is None:
             self._forget(active)
-            if asked.sent:  # perhaps it was taken
+            if request.sent:  # perhaps it was taken
                 self._leave(active.lease.lease_id)
             active.refused = StoreUnavailableError(f"{self._store.where}: the call was interrupted")
-        asked.end()
+        request.end()
 
     def _renew_later(self, active: ActiveLease) -> None:
         """See to it that the thread runs, and wakes up in time."""
@@ -402,12 +402,12 @@ class LeaseKeeper(LeaseFlow):
     def _start_thread(self) -> None:
         """Start the thread unless it runs, from another one: an interrupt here is none of its start."""
         if self._thread is None or not self._thread.is_alive():
-            begun = Asked()
-            _thread.start_new_thread(self._begin_thread, (begun,))
-            begun.wait(BEGIN_S)
+            signal = Asked()
+            _thread.start_new_thread(self._begin_thread, (signal,))
+            signal.wait(BEGIN_S)
 
-    def _begin_thread(self, begun: Asked) -> None:
-        threading.Thread(target=self._run, args=(begun,), name="tidegate-leases", daemon=True).start()
+    def _begin_thread(self, signal: Asked) -> None:
+        threading.Thread(target=self._run, args=(signal,), name="tidegate-leases", daemon=True).start()
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # it is to wake already
@@ -463,7 +463,7 @@ class LeaseKeeper(LeaseFlow):
         self._closing = True
         pending = [active.request for active in list(self._newest.values()) if not active.granted]
         end = time.monotonic() + CLOSE_S
-        unanswered = sum(not asked.wait(end - time.monotonic()) for asked in pending)
+        unanswered = sum(not request.wait(end - time.monotonic()) for request in pending)
         if unanswered:
             logger.error("%s: %d leases were not answered in time", self._store.where, unanswered)
         self._left.extend(self._ours())
@@ -483,9 +483,9 @@ class LeaseKeeper(LeaseFlow):
         for active in self._due():
             run(self._renew(active))
 
-    def _run(self, begun: Asked) -> None:
+    def _run(self, signal: Asked) -> None:
         self._thread = mine = threading.current_thread()  # by itself: it may end before another one sets it
-        begun.end()
+        signal.end()
         while self._thread is mine:  # else another one was started at the same time
             self.renew_due()
             with one_call(fresh=True):

@@ -358,9 +358,9 @@ def awaited(version: Version | None, offsets: Offsets | None, timeout: float) ->
     return checked_offsets(offsets)
 
 
-def have_passed(entries: list[CatalogEntry], wanted: dict[tuple[str, int], int]) -> bool:
+def have_passed(entries: list[CatalogEntry], offsets: dict[tuple[str, int], int]) -> bool:
     """Whether the version of the entry, if there is one, contains a batch that has read all the records."""
-    return any(passed(entry.source_offsets, wanted) for entry in entries)
+    return any(passed(entry.source_offsets, offsets) for entry in entries)
 
 
 def oldest_of(limit: int | None, visible: int) -> int:
@@ -410,12 +410,12 @@ def expired(where: str, version: int, horizon: int) -> SnapshotExpiredError:
     )
 
 
-def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
+def waited(target: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
     """Build the error for an awaited version, or offsets, not visible in time."""
-    if isinstance(wanted, Version):
-        missing = f"version {number_of(wanted)} of namespace {namespace}"
+    if isinstance(target, Version):
+        missing = f"version {number_of(target)} of namespace {namespace}"
     else:
-        shown = ", ".join(f"{topic}-{partition}@{offset}" for (topic, partition), offset in wanted.items())
+        shown = ", ".join(f"{topic}-{partition}@{offset}" for (topic, partition), offset in target.items())
         missing = f"a version of namespace {namespace} that has read {shown}"
     return WaitTimeoutError(
         f"{missing} was not visible within {timeout} s, the"

@@ -163,8 +163,8 @@ class SpacesFlow(GateFlow):
 
     def get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
         """Read keys of several tables, all in the place that counts now."""
-        wanted = keys_by_table(keys)  # once: a call that is sent again needs them, too
-        return self._call(methodcaller("get_many_steps", wanted))
+        by_table = keys_by_table(keys)  # once: a call that is sent again needs them, too
+        return self._call(methodcaller("get_many_steps", by_table))
 
     def version_steps(self) -> Steps[int]:
         return self._call(methodcaller("version_steps"))

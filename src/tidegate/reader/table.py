@@ -285,36 +285,36 @@ class TablesReader:
 
     def get_many(self, keys: Mapping[str, list[Any]]) -> Steps[ValuesByTable]:
         """Read values by table and key, without absent ones."""
-        wanted = [(view, view.encode_all(keys[view.name])) for view in self._views]
+        requests = [(view, view.encode_all(keys[view.name])) for view in self._views]
         values: ValuesByTable = {view.name: {} for view in self._views}
-        calls = [wanted]
-        if sum(len(some) for _, some in wanted) > CALL_KEYS:
-            calls = [[(view, part)] for view, some in wanted for part in view.parts(some)]
+        calls = [requests]
+        if sum(len(some) for _, some in requests) > CALL_KEYS:
+            calls = [[(view, part)] for view, some in requests for part in view.parts(some)]
         for call in calls:
-            asked = [(view, some) for view, some in call if some]
-            if not asked:
+            batch = [(view, some) for view, some in call if some]
+            if not batch:
                 continue
             self._check()
             with one_call(fresh=len(calls) > 1):
-                contents = yield from self._contents(asked)
-            for (view, some), content in zip(asked, contents, strict=True):
+                contents = yield from self._contents(batch)
+            for (view, some), content in zip(batch, contents, strict=True):
                 values[view.name] |= view.decode_all(some, content)
         return values
 
-    def _contents(self, asked: list[tuple[TableView, dict[bytes, Any]]]) -> Steps[list[Any]]:
+    def _contents(self, requests: list[tuple[TableView, dict[bytes, Any]]]) -> Steps[list[Any]]:
         if not self._with_pointer:
             contents = []
-            for view, some in asked:
+            for view, some in requests:
                 contents.append((yield self._store.get_many(view.at, list(some))))
             return contents
-        reads = [(view.at, list(some)) for view, some in asked]
+        reads = [(view.at, list(some)) for view, some in requests]
         answer, pointer = yield self._store.get_many_with_pointer(reads)
         if self._optimistic and self.pointer is None:
             self.pointer = pointer
         elif answer is None:
-            first = asked[0][0]
+            first = requests[0][0]
             raise expired(first.where, first.at.version, pointer.horizon)
-        return [None] * len(asked) if answer is None else list(answer)
+        return [None] * len(requests) if answer is None else list(answer)
 
 
 class TableView(NamedTuple):

@@ -13,7 +13,7 @@ PASSING = (Fit.REBUILDING, Fit.NOT_COMPARED)
 
 
 def misfit(
-    state: Folded | None, identity: Identity | None, pointer: Pointer, held: Held | None = None
+    state: Folded | None, identity: Identity | None, pointer: Pointer, span: Held | None = None
 ) -> str | None:
     """Describe a mismatch, and its remedy; None when log and store match, or will by themselves.
 
@@ -22,8 +22,8 @@ def misfit(
     if identity is not None and pointer.is_removed:
         removed = removal.described("this store", pointer)
         return f"{removed}; take it up again with `tidegate store add NAME=URL`, or leave it out"
-    fit = fit_of(state, identity, pointer, held)
-    return None if fit is Fit.FITS or fit in PASSING else described(fit, state, identity, pointer, held)
+    fit = fit_of(state, identity, pointer, span)
+    return None if fit is Fit.FITS or fit in PASSING else described(fit, state, identity, pointer, span)
 
 
 def passing_misfit(

@@ -30,8 +30,8 @@ class LogFacts:
 
     def warnings(self) -> list[str]:
         """Return a warning for each missing fact."""
-        told = (("size", self.why_no_size), ("retention", self.why_no_retention))
-        return [f"the log's {what} is not known: {why}" for what, why in told if why]
+        reasons = (("size", self.why_no_size), ("retention", self.why_no_retention))
+        return [f"the log's {what} is not known: {why}" for what, why in reasons if why]
 
 
 def look_at(log: Log) -> LogFacts:
@@ -91,8 +91,8 @@ def deadline_of(facts: LogFacts, state: Folded | None, visible: int, now_us: int
     oldest = recent_version(state, visible + 1) or state.recent[0]
     end_us = oldest.decided_at_us + round(facts.retention_s * 1e6)
     left_s = (end_us - now_us) / 1e6
-    at = EPOCH + datetime.timedelta(microseconds=end_us)
-    return Deadline(visible + 1, at, left_s, left_s < NEAR * facts.retention_s)
+    end = EPOCH + datetime.timedelta(microseconds=end_us)
+    return Deadline(visible + 1, end, left_s, left_s < NEAR * facts.retention_s)
 
 
 def as_json(facts: LogFacts, deadline: Deadline | None) -> dict[str, Any]:
@@ -111,13 +111,13 @@ def as_pairs(facts: LogFacts, deadline: Deadline | None) -> list[tuple[str, str]
     if facts.size is not None:
         decisions, staged = map(shown_bytes, facts.size)
         size = f"decision log {decisions}, change-log {staged}"
-    kept = "nothing is lost by age"
+    retention = "nothing is lost by age"
     if facts.why_no_retention:
-        kept = f"not known: {facts.why_no_retention}"
+        retention = f"not known: {facts.why_no_retention}"
     elif facts.retention_s is not None:
         waits = deadline and f"version {deadline.version} must be applied before {time_of(deadline.at)}"
-        kept = f"{span(facts.retention_s)}; {waits or 'nothing waits'}"
-    return [("log size", size), ("log keeps", kept)]
+        retention = f"{span(facts.retention_s)}; {waits or 'nothing waits'}"
+    return [("log size", size), ("log keeps", retention)]
 
 
 def short_span(seconds: float) -> str:

@@ -121,7 +121,7 @@ class Places:
                 log_error = error
         state = in_log.view.state if in_log else None
         if in_store.identity is None and state is None:
-            answered = [at.url for at, row in zip(self._ats, rows, strict=True) if row.pointer is not None]
+            answered = [ref.url for ref, row in zip(self._ats, rows, strict=True) if row.pointer is not None]
             raise no_namespace(self._namespace, *answered, *([self._wal] if self._wal else []))
         problems: list[str] = []
         warnings: list[str] = []
@@ -214,30 +214,30 @@ def _in_store(store: Store) -> InStore:
 
 
 def _tables(store: Store, identity: Identity | None, entry: CatalogEntry) -> list[dict[str, Any]]:
-    schemas, found = schemas_by_table(store.where, entry.version, entry.tables, store.schemas()), []
-    for name, at in sorted(entry.tables.items()):
+    schemas, tables = schemas_by_table(store.where, entry.version, entry.tables, store.schemas()), []
+    for name, table_at in sorted(entry.tables.items()):
         schema = schemas[name]
-        found.append(
+        tables.append(
             {
                 "name": name,
                 "key": {column.name: column.type for column in schema.key},
                 "value": {column.name: column.type for column in schema.columns},
                 "value_format": schema.value_format,
                 "state_versions": list(schema.states),
-                "schema_id": at.schema_id,
-                "emptied_at": at.start,
-                "key_groups": identity and identity.key_groups // at.apart,
+                "schema_id": table_at.schema_id,
+                "emptied_at": table_at.start,
+                "key_groups": identity and identity.key_groups // table_at.apart,
                 "shown": (described(schema.key), described(schema.columns)),
             }
         )
-    return found
+    return tables
 
 
 def _found_out(store: Store, in_store: InStore, log: Log, in_log: InLog) -> tuple[list[str], list[str]]:
     """Return the problems, and the warnings of future ones."""
     state, identity, pointer = in_log.view.state, in_store.identity, in_store.pointer
-    held = None if state is None else held_for(log, store, state, pointer)
-    problem = misfit(state, identity, pointer, held)
+    span = None if state is None else held_for(log, store, state, pointer)
+    problem = misfit(state, identity, pointer, span)
     problems = [] if problem is None else [problem]
     passing = passing_misfit(state, store, identity, pointer)
     warnings, deadline = [*([passing] if passing else []), *in_log.facts.warnings()], in_log.deadline

@@ -84,13 +84,13 @@ def nobody_at(url: str) -> str:
 
     A refused connection and an unknown host are the whole answer: nobody waits for the limit.
     """
-    found = []
+    refusals = []
     for address in sorted(servers_of(url)):
         try:
             socket.create_connection(address, KNOCK_S).close()
             return ""
         except (ConnectionRefusedError, socket.gaierror) as error:
-            found.append(f"{address}: {error.strerror}")
+            refusals.append(f"{address}: {error.strerror}")
         except OSError:
             return ""
-    return "; ".join(found)
+    return "; ".join(refusals)

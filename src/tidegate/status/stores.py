@@ -114,18 +114,18 @@ def ask(at: StoreRef, opened: Callable[[], Store]) -> Answer:
 def ask_all(ats: Sequence[StoreRef], opened: Callable[[StoreRef], Store], limit_s: float) -> list[Answer]:
     """Ask all stores at once; one that does not answer before ``limit_s`` is closed when it does."""
 
-    def late(at: StoreRef, why: str) -> Answer:
+    def late(ref: StoreRef, why: str) -> Answer:
         return _unanswered(
-            StoreRow(at.name, redact(at.url)), StoreUnavailableError(f"{redact(at.url)}: {why}")
+            StoreRow(ref.name, redact(ref.url)), StoreUnavailableError(f"{redact(ref.url)}: {why}")
         )
 
-    probes = [Probe(partial(ask, at, partial(opened, at)), limit_s, _close) for at in ats]
-    return [probe.result(partial(late, at)) for at, probe in zip(ats, probes, strict=True)]
+    probes = [Probe(partial(ask, ref, partial(opened, ref)), limit_s, _close) for ref in ats]
+    return [probe.result(partial(late, ref)) for ref, probe in zip(ats, probes, strict=True)]
 
 
 def rows_of(ats: Sequence[StoreRef], namespace: str, limit_s: float) -> list[StoreRow]:
     """Return a row for each store; they are opened for this call alone."""
-    answers = ask_all(ats, lambda at: open_store(at.url, namespace, at.options), limit_s)
+    answers = ask_all(ats, lambda ref: open_store(ref.url, namespace, ref.options), limit_s)
     for answer in answers:
         _close(answer)
     return [answer.row for answer in answers]
@@ -145,9 +145,9 @@ def with_log(rows: Sequence[StoreRow], state: Folded | None) -> list[StoreRow]:
     if state is None:
         return list(rows)
     only = next((row.name for row in rows if row.identity), "")
-    found = [_with_log(row, state, only) for row in rows]
+    given = [_with_log(row, state, only) for row in rows]
     names = {row.name for row in rows}
-    return found + [StoreRow(name, given=False, listed=True) for name in state.stores if name not in names]
+    return given + [StoreRow(name, given=False, listed=True) for name in state.stores if name not in names]
 
 
 def _is_listed(row: StoreRow, state: Folded, only: str) -> bool | None:
@@ -178,19 +178,19 @@ def problems_of(rows: Sequence[StoreRow]) -> list[str]:
     """Return the problems of the stores, except for the first store's mismatch, which is reported
     separately.
     """
-    told = [f"store {row.name}: {row.problem}" for row in rows[1:] if row.problem]
+    problems = [f"store {row.name}: {row.problem}" for row in rows[1:] if row.problem]
     for row in rows:
         if not row.given:
-            told.append(
+            problems.append(
                 f"store {row.name} is in the log's list and was not given: give it as --store {row.name}=URL,"
                 f" or run `tidegate store remove {row.name}`"
             )
         elif row.listed is False:
-            told.append(
+            problems.append(
                 f"store {row.name} is not in the log's list: run `tidegate store add {row.name}=URL`, or"
                 " leave it out"
             )
-    return told
+    return problems
 
 
 def no_namespace(namespace: str, *urls: str) -> ConfigError:

@@ -18,16 +18,16 @@ LEASES_SHOWN = 5
 def usage_of(store: Store) -> list[Usage]:
     """List the parts: versions that leases hold, what the store lists by itself, else its size."""
     pointer = store.pointer()
-    held = list(_held(store, pointer))
+    pinned = list(_held(store, pointer))
     if isinstance(store, SupportsUsage):
-        return [*held, *store.usage()]
+        return [*pinned, *store.usage()]
     entries = store.catalog(pointer.horizon, pointer.visible)
     changes = sum(sum(entry.changes.values()) for entry in entries[1:])
     way = "a smaller keep_versions of the query: its next retirement drops what they replaced"
-    kept = (
+    replaced = (
         [Usage("changes of newer versions than the oldest readable", changes, None, way)] if changes else []
     )
-    return [*held, *kept, Usage("all of the store", None, store.size(), "fewer rows, or larger disks")]
+    return [*pinned, *replaced, Usage("all of the store", None, store.size(), "fewer rows, or larger disks")]
 
 
 def full_share(store: Store) -> float | None:

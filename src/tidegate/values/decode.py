@@ -232,12 +232,12 @@ def cause_of(error: Exception) -> str:
     >>> cause_of(ValueError("could not convert string to float: 'a secret'"))
     'ValueError: could not convert string to float'
     """
-    message, at, place = str(error).rpartition(" - at `")
-    if not at:
+    message, separator, place = str(error).rpartition(" - at `")
+    if not separator:
         message, place = place, ""
     quoted = re.search(r"['\"]|:\s|\[<class", message)
     shown = message[: quoted.start()].rstrip() if quoted else message
-    where = f"{at}{place}" if at and len(place) <= SHOWN_MAX else ""
+    where = f"{separator}{place}" if separator and len(place) <= SHOWN_MAX else ""
     return f"{type(error).__name__}: {shown[:SHOWN_MAX]}{where}"
 
 

@@ -46,8 +46,8 @@ def evolved(table: str, known: TableSchema, given: TableSchema) -> Evolved:
     changes = _Changes()
     if "bytes" in (known.value_format, given.value_format):
         same = (known.value_format, known.value) == (given.value_format, given.value)
-        here, new = (f"{s.value_format} values of ({_shown(s.value)})" for s in (known, given))
-        changes.faults += [] if same else [f"the values: {here} here, this call writes {new}"]
+        existing, new = (f"{s.value_format} values of ({_shown(s.value)})" for s in (known, given))
+        changes.faults += [] if same else [f"the values: {existing} here, this call writes {new}"]
         columns = known.value
     else:
         columns = _columns(known, given, changes)

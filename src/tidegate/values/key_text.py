@@ -75,6 +75,6 @@ def _time(text: str) -> datetime.datetime:
     text = text.removesuffix("Z") + "+00:00" * text.endswith("Z")
     head, point, rest = text.partition(".")
     if point:
-        digits = rest[: next((at for at, c in enumerate(rest) if not c.isdigit()), len(rest))]
+        digits = rest[: next((index for index, c in enumerate(rest) if not c.isdigit()), len(rest))]
         text = f"{head}.{digits:0<6}{rest[len(digits) :]}"
     return datetime.datetime.fromisoformat(text)

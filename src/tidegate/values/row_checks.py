@@ -248,8 +248,8 @@ class _Twice(dict[str, Any]):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else _Twice(found)
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else _Twice(members)
 
 
 _parsed = json.JSONDecoder(object_pairs_hook=_object).decode
@@ -266,7 +266,7 @@ def _row_of(reads: dict[str, Any]) -> _Row:
     """Return a class for msgspec, in half the time of a dict, where msgspec supports such field names."""
     if not all(name.isascii() and name.isprintable() and not {'"', "\\"} & {*name} for name in reads):
         return _Row(object_of(reads), lambda name: operator.methodcaller("get", name))
-    fields = {name: f"f{at}" for at, name in enumerate(reads)}
+    fields = {name: f"f{index}" for index, name in enumerate(reads)}
     names = {field: name for name, field in fields.items()}
     row_type = msgspec.defstruct(
         "Row", [(fields[name], reader | None, None) for name, reader in reads.items()], rename=names, gc=False

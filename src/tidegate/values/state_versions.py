@@ -70,17 +70,17 @@ def check_version(table: str, known: TableSchema | None, version: int, *, migrat
     """
     if known is None or known.states.keys() == {version}:
         return
-    there = f"table {table} has rows of the state versions {versions_of(known)}"
+    existing = f"table {table} has rows of the state versions {versions_of(known)}"
     if len(known.states) == 1:
-        there = f"table {table} has state version {versions_of(known)}"
+        existing = f"table {table} has state version {versions_of(known)}"
     if version < known.version:
         raise ConfigError(
-            f"{there}, and this call writes state_version={version}: a version never goes back; pass"
+            f"{existing}, and this call writes state_version={version}: a version never goes back; pass"
             f" state_version={known.version} with the function of that version, or restore an older version"
             " by `tidegate restore --to VERSION`"
         )
     if not migrates:
         raise ConfigError(
-            f"{there}, and this call writes state_version={version}: pass migrate=fn; fn(state, version)"
+            f"{existing}, and this call writes state_version={version}: pass migrate=fn; fn(state, version)"
             f" returns the state of version {version} (docs/schema-changes.md)"
         )

@@ -107,10 +107,10 @@ class FilePlace:
     """The place in a file, locked for this mirror."""
 
     def __init__(
-        self, path: str | os.PathLike[str], connected_as: str, uuid: str, wanted: Sequence[str]
+        self, path: str | os.PathLike[str], connected_as: str, uuid: str, tables: Sequence[str]
     ) -> None:
         self.path, self._process = file_of(path), os.getpid()
-        self.connected_as, self.wanted = connected_as, tuple(wanted)
+        self.connected_as, self.wanted = connected_as, tuple(tables)
         self._uuid = uuid
         self._lock: int | None = None
         self._opened: tuple[int, int] | None = None
@@ -173,10 +173,10 @@ class FilePlace:
 
     def _inode(self) -> tuple[int, int] | None:
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _check_file(self) -> None:
         """Refuse a file that was not opened: its -wal would belong to another one."""
@@ -198,9 +198,9 @@ class FilePlace:
             )
         elif application != APPLICATION_ID:
             raise ConfigError(f"{where(self.path)} is another program's database: give another path")
-        elif found := view_or_trigger(connection):
+        elif foreign := view_or_trigger(connection):
             raise CorruptError(
-                f"{where(self.path)} has {found}, which tidegate does not make: {remedy(self.path)}"
+                f"{where(self.path)} has {foreign}, which tidegate does not make: {remedy(self.path)}"
             )
         elif number != FORMAT:
             raise ConfigError(
@@ -211,34 +211,34 @@ class FilePlace:
 
     def _decoded(self, content: str) -> Kept:
         try:
-            kept = decode(where(self.path), content, Kept)
-            for table in kept.tables.values():
+            meta = decode(where(self.path), content, Kept)
+            for table in meta.tables.values():
                 values_of(table.schema)
         except (CorruptError, ConfigError) as error:  # a schema is refused as a mistake of its writer
             raise CorruptError(f"{where(self.path)} is damaged: {error}; {remedy(self.path)}") from error
         if not (
-            kept.at.version
-            and kept.at.namespace.isprintable()
-            and kept.at.digest.isprintable()
-            and kept.tables.keys() <= set(kept.wanted)
-            and all(table.stride <= kept.key_groups for table in kept.tables.values())
+            meta.at.version
+            and meta.at.namespace.isprintable()
+            and meta.at.digest.isprintable()
+            and meta.tables.keys() <= set(meta.wanted)
+            and all(table.stride <= meta.key_groups for table in meta.tables.values())
         ):
             raise CorruptError(f"{where(self.path)} is damaged: its content cannot be; {remedy(self.path)}")
-        return kept
+        return meta
 
-    def _checked_kept(self, kept: Kept) -> Kept:
+    def _checked_kept(self, meta: Kept) -> Kept:
         """Refuse the content of another mirror. Raises: ConfigError."""
-        for what, found, wanted in (
-            ("the mirror of", kept.connected_as, self.connected_as),
-            ("a mirror of namespace", kept.at.uuid, self._uuid or kept.at.uuid),  # '': an alias may name any
-            ("a mirror of the tables", ", ".join(kept.wanted), ", ".join(self.wanted)),
+        for what, actual, expected in (
+            ("the mirror of", meta.connected_as, self.connected_as),
+            ("a mirror of namespace", meta.at.uuid, self._uuid or meta.at.uuid),  # '': an alias may name any
+            ("a mirror of the tables", ", ".join(meta.wanted), ", ".join(self.wanted)),
         ):
-            if found != wanted:
+            if actual != expected:
                 raise ConfigError(
-                    f"{where(self.path)} is {what} {brief(found)}, and {brief(wanted)} was asked for:"
+                    f"{where(self.path)} is {what} {brief(actual)}, and {brief(expected)} was asked for:"
                     f" {remedy(self.path)}"
                 )
-        return kept
+        return meta
 
     def _use_wal(self) -> None:
         """Let readers and the writer work at the same time; without effect from the second time on."""
@@ -253,19 +253,19 @@ class FilePlace:
         """Begin to read the version that is in the file."""
         self._check_file()
         reading = Reading(self.path)
-        kept = self._decoded(reading.content)
-        if kept != self.kept:
+        meta = self._decoded(reading.content)
+        if meta != self.kept:
             raise CorruptError(f"{where(self.path)} was changed by another program: {remedy(self.path)}")
-        at, contents = kept.at, dict[str, Content]()
-        for name, table in kept.tables.items():
-            read_at = ReadAt(name, at.version, table.start, table.stride, at.decided_at_us)
-            view = TableView(where(self.path), read_at, kept.key_groups, values_of(table.schema))
+        mark, contents = meta.at, dict[str, Content]()
+        for name, table in meta.tables.items():
+            read_at = ReadAt(name, mark.version, table.start, table.stride, mark.decided_at_us)
+            view = TableView(where(self.path), read_at, meta.key_groups, values_of(table.schema))
             contents[name] = FileContent(view, table.rows, self.wanted.index(name), reading)
         if self._reading is not None:
             self._reading.passed_at = time.monotonic()
         self._reading = reading
         self._readings.add(reading)
-        return MirrorView(at, contents, reading.size())
+        return MirrorView(mark, contents, reading.size())
 
     def view(self) -> MirrorView:
         if self._view is None or self._view.at != self.at:
@@ -285,13 +285,13 @@ class FilePlace:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
 
-    def commit(self, kept: Kept) -> None:
+    def commit(self, meta: Kept) -> None:
         """Make the draft the content. Durable after a crash of the process; a power cut may undo it whole."""
         self.connection.execute(
-            "INSERT OR REPLACE INTO mirror VALUES (1, ?, ?)", (encode(kept).decode(), self._now_us())
+            "INSERT OR REPLACE INTO mirror VALUES (1, ?, ?)", (encode(meta).decode(), self._now_us())
         )
         self.connection.execute("COMMIT")
-        self.kept = kept
+        self.kept = meta
 
     def _now_us(self) -> int:
         self._checked = time.monotonic()
@@ -315,8 +315,8 @@ class FilePlace:
         wal, older = self._wal_bytes(), [one for one in self._readings if one is not self._reading]
         older.sort(key=lambda reading: reading.passed_at, reverse=True)
         due = time.monotonic() - GRACE_S if wal > WAL_BYTES_MAX else 0.0
-        kept = [one for one in older[:OLDER_MAX] if one.passed_at > due]
-        for reading in set(older).difference(kept):
+        retained = [one for one in older[:OLDER_MAX] if one.passed_at > due]
+        for reading in set(older).difference(retained):
             reading.end(
                 SnapshotExpiredError(
                     f"{where(self.path)}: this view of an older version ended, so that the file does not"
@@ -324,7 +324,7 @@ class FilePlace:
                 )
             )
             self._readings.discard(reading)
-        if kept or wal <= TIDY_BYTES or self._reading is None:
+        if retained or wal <= TIDY_BYTES or self._reading is None:
             return
         self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         self._reading.renew()  # from the file alone, so that the -wal has no reader

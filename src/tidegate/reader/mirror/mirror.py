@@ -204,9 +204,9 @@ class Mirror(MirrorReads):
 
     def has_reached(self, version: Version) -> bool:
         """Whether the content is of this version or of a later one, or never will be. Raises: as ``view``."""
-        at = self.view().at
-        other = isinstance(version, VersionRef) and version.uuid not in ("", at.uuid)
-        return bool(self._gate.uuid) if other else at.version >= number_of(version)
+        mark = self.view().at
+        other = isinstance(version, VersionRef) and version.uuid not in ("", mark.uuid)
+        return bool(self._gate.uuid) if other else mark.version >= number_of(version)
 
     def compared(self, version: Version) -> int:
         """Compare a version with the content's, or with the store's, if that answers; return the content's.
@@ -263,14 +263,14 @@ class Mirror(MirrorReads):
 
     def _is_newest(self) -> tuple[bool, float]:
         """Return whether the content is the newest version's, and since when that is known."""
-        at = self._view.at
+        mark = self._view.at
         if self._snapshot is None:  # of a file
             return False, time.monotonic()
         with contextlib.suppress(WaitTimeoutError):
-            self._gate.wait_for(at.version + 1, LOOK_S)
+            self._gate.wait_for(mark.version + 1, LOOK_S)
             return False, time.monotonic()
         asked_at = time.monotonic()
-        return self._gate.version() == at.version and self._gate.namespace == at.namespace, asked_at
+        return self._gate.version() == mark.version and self._gate.namespace == mark.namespace, asked_at
 
     def _move(self) -> None:
         taken = self._gate.snapshot()
@@ -298,37 +298,37 @@ class Mirror(MirrorReads):
 
         Raises: VersionRegressedError: the store has an older version, or another history (I9).
         """
-        at, newest, held = self._place.at, at_of(taken), self._snapshot
-        if at is not None and at.uuid != newest.uuid and newest.version == 0:
+        mark, newest, snapshot = self._place.at, at_of(taken), self._snapshot
+        if mark is not None and mark.uuid != newest.uuid and newest.version == 0:
             raise StoreUnavailableError(
                 f"namespace {newest.namespace} has no visible version yet: the mirror keeps version"
-                f" {at.version} of {at.namespace} until then"
+                f" {mark.version} of {mark.namespace} until then"
             )
-        if at is None or (held is not None and at_of(held) == at):
-            if held is not None and taken.is_beside(held):
+        if mark is None or (snapshot is not None and at_of(snapshot) == mark):
+            if snapshot is not None and taken.is_beside(snapshot):
                 with contextlib.suppress(SnapshotExpiredError):  # then the tables are read whole
-                    taken.check_follows(held.ref)
-            return held
-        if at.uuid != newest.uuid and not self._gate.uuid:  # an alias names another namespace
+                    taken.check_follows(snapshot.ref)
+            return snapshot
+        if mark.uuid != newest.uuid and not self._gate.uuid:  # an alias names another namespace
             return None
-        if at.uuid != newest.uuid:
+        if mark.uuid != newest.uuid:
             other = (
-                f"the mirror's file is of namespace {self._gate.namespace} ({at.uuid}), and the one of this"
+                f"the mirror's file is of namespace {self._gate.namespace} ({mark.uuid}), and the one of this"
                 f" name now is {newest.uuid}: give another path, or remove the file with its -wal and -shm"
             )
             raise proven_final(ConfigError(other))
-        if newest.version < at.version:
-            raise self._regressed(at, newest)
-        if newest == at:
+        if newest.version < mark.version:
+            raise self._regressed(mark, newest)
+        if newest == mark:
             return taken
         try:
-            older = self._gate.snapshot(version=at.version)
+            older = self._gate.snapshot(version=mark.version)
         except SnapshotExpiredError:
             return None
         self._give_back()
         self._snapshot = older
-        if at_of(older) != at:
-            raise self._regressed(at, at_of(older))
+        if at_of(older) != mark:
+            raise self._regressed(mark, at_of(older))
         return older
 
     def _regressed(self, at: At, shown: At) -> VersionRegressedError:

@@ -67,8 +67,8 @@ def remedy(path: Path) -> str:
 def file_of(path: str | os.PathLike[str]) -> Path:
     """Return the file that a path means now, without links. Raises: ConfigError: it is no file's."""
     try:
-        found = Path(os.fsdecode(os.path.realpath(path)))
-        refuse_special(found)
+        file = Path(os.fsdecode(os.path.realpath(path)))
+        refuse_special(file)
     except NotRegularError as error:
         raise ConfigError(
             f"mirror file {error.filename} is no regular file: give the path of a file"
@@ -76,11 +76,11 @@ def file_of(path: str | os.PathLike[str]) -> Path:
     except (TypeError, ValueError, OSError) as error:  # of another type, a NUL, too long
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"mirror file {brief(path)}: {why}; give the path of a file") from error
-    if len(os.fsencode(found.name)) > NAME_BYTES_MAX:
+    if len(os.fsencode(file.name)) > NAME_BYTES_MAX:
         raise ConfigError(
             f"mirror file {brief(str(path))}: its name has more than {NAME_BYTES_MAX} bytes; give another"
         )
-    return found
+    return file
 
 
 def connected(path: Path, mode: str, timeout_s: float = 1.0) -> sqlite3.Connection:
@@ -97,9 +97,9 @@ def checked(path: Path, rows: list[tuple[Any, ...]], kinds: tuple[type, ...]) ->
     """Return rows of these types: SQLite stores any type in any column. Raises: CorruptError."""
     for row in rows:
         if tuple(map(type, row)) != kinds:
-            found = ", ".join("NULL" if value is None else type(value).__name__ for value in row)
+            types = ", ".join("NULL" if value is None else type(value).__name__ for value in row)
             raise CorruptError(
-                f"{where(path)} is damaged: columns have the types {found}, not"
+                f"{where(path)} is damaged: columns have the types {types}, not"
                 f" {', '.join(kind.__name__ for kind in kinds)}; {remedy(path)}"
             )
     return rows
@@ -163,11 +163,11 @@ class Reading:
                 raise explanation_of(self._path, error) or error from error
         return checked(self._path, rows, kinds)
 
-    def check_count(self, table: str, count: int, kept: int) -> None:
+    def check_count(self, table: str, count: int, expected: int) -> None:
         """Refuse a table of other rows than were kept: SQLite does not find those of a damaged key."""
-        if count != kept:
+        if count != expected:
             raise CorruptError(
-                f"{where(self._path)} is damaged: it has {count:,} rows of table {table}, not {kept:,};"
+                f"{where(self._path)} is damaged: it has {count:,} rows of table {table}, not {expected:,};"
                 f" {remedy(self._path)}"
             )
 

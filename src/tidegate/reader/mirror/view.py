@@ -95,11 +95,11 @@ class MirroredTable:
         Raises: as ``get``; ConfigError also for one key instead of several, and for two keys that no dict can
         tell apart.
         """
-        content, found = self._content(), dict[Any, Value]()
+        content, values = self._content(), dict[Any, Value]()
         for encoded, key in content.view.encode_all(rules.keys_of(keys)).items():
             if (value := content.at(encoded)) is not None:
-                found[key] = content.view.decode(encoded, value)
-        return found
+                values[key] = content.view.decode(encoded, value)
+        return values
 
     def scan(self) -> Iterator[tuple[Any, Value]]:
         """Yield all rows as (key, value), at the version of the call, in no particular order."""
