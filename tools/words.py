@@ -114,7 +114,7 @@ def without_code(text: str) -> str:
 
 
 def prose(path: Path, section: str) -> Iterator[Text]:
-    """Yield a page, or a file's docstrings and comments, its messages, its names, or its code without these."""
+    """Yield a page, or a file's docstrings and comments, its messages, its names, or its code without all."""
     source = path.read_text(encoding="utf-8")
     if section == "docs":
         yield Text(1, source)
@@ -137,7 +137,9 @@ def bound_names(source: str) -> Iterator[Text]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield Text(node.lineno, node.id)
         elif isinstance(node, ast.arg):
-            yield Text(node.lineno, f"{node.arg}: {ast.unparse(node.annotation)}" if node.annotation else node.arg)
+            yield Text(
+                node.lineno, f"{node.arg}: {ast.unparse(node.annotation)}" if node.annotation else node.arg
+            )
 
 
 def docstrings(source: str) -> Iterator[Text]:
@@ -225,8 +227,8 @@ def findings(path: Path, section: str, words: list[Pattern]) -> list[Finding]:
     for begin, raw in prose(path, section):
         text = without_code(raw)
         for word in words:
-            if word.section not in (None, section):
-                continue
+            if word.section != section and (word.section is not None or section == "bound"):
+                continue  # a name is no prose
             for match in word.regex.finditer(text):
                 line = begin + text.count("\n", 0, match.start() + len(match[0]) - len(match[0].lstrip()))
                 matches.add((line, match.start(), Finding(line, word.name, " ".join(match[0].split()))))
