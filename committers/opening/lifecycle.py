@@ -280,7 +280,7 @@ COMMANDS: Mapping[str, Row] = {
     **dict.fromkeys(("status", "namespaces", "history", "get", "scan", "diff", "changes", "tail", "ui"), ANY),
     **dict.fromkeys(("export", "vacuum", "quarantine list", "quarantine export"), ANY),
     **dict.fromkeys(("alias list", "alias drop", "drop --only-stores", "redis-functions"), ANY),
-    **dict.fromkeys(("demo", "new", "explain", "key-groups", "bench", "torture", "conformance"), ANY),
+    **dict.fromkeys(("demo", "new", "explain", "bench", "torture", "conformance"), ANY),
 }
 """By command, the lifecycles that it refuses; in all others it continues."""
 

@@ -37,7 +37,6 @@ COMMANDS = [
     "rekey",
     "doctor",
     "explain",
-    "key-groups",
     "diff",
     "changes",
     "tail",

@@ -44,7 +44,7 @@ NEEDS = {
     "torture": ["--cells", "1"],
 }
 """What a command needs besides store, log and namespace, so that the fault is all that is wrong."""
-NOWHERE = {"explain", "key-groups", "new"}
+NOWHERE = {"explain", "new"}
 NO_LOG = {
     "history",
     "get",

@@ -165,7 +165,7 @@ def test_several_stores_are_a_list(flights):
     ]
 
 
-@pytest.mark.parametrize("command", [["explain", "TIDEGATE"], ["key-groups", "--parallelism", "2"]])
+@pytest.mark.parametrize("command", [["explain", "TIDEGATE"], ["new", "made"]])
 def test_commands_without_places_do_not_read_it(folder, command):
     settings(folder, "not toml")
     assert "tidegate.toml" not in run(*command).stderr

@@ -76,7 +76,6 @@ COMMANDS = {
         "operate.redis_functions",
         "redis_functions",
     ),
-    "key-groups": Command("Show how evenly key groups go to tasks.", "inspect.key_groups", "key_groups"),
     "bench": Command("Measure what atomic versions cost here.", "trials.bench", "bench"),
     "drop": Command("Remove a namespace from stores and log, permanently.", "operate.drop", "drop"),
     "torture": Command("Break things on purpose; prove every promise held.", "trials.torture", "torture"),
@@ -93,7 +92,7 @@ IN_SETTINGS = ("store", "stores", "wal", "namespace")
 SETTINGS_HELP = "Or write a tidegate.toml here, with store, wal and namespace (`tidegate new DIR` makes one)"
 _words: list[str] = []
 """The words of the command that runs in this process."""
-WITHOUT_PLACES = ("demo", "bench", "torture", "conformance", "explain", "key-groups", "new")
+WITHOUT_PLACES = ("demo", "bench", "torture", "conformance", "explain", "new")
 """The commands that take no store or log from the environment."""
 
 

@@ -1,4 +1,4 @@
-"""Commands that read: get, scan, history and key-groups; what each prints, and how it refuses."""
+"""Commands that read: get, scan and history; what each prints, and how it refuses."""
 
 import json
 import re
@@ -7,7 +7,6 @@ import pytest
 
 import tidegate
 from support.cli import done, done_json, options_for, readers_only, refused, run
-from tidegate.errors import ConfigError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, Example
 
@@ -95,27 +94,6 @@ def test_history_lists_versions(flights):
     assert (last["version"], last["batch"], last["changes"]) == (3, 2, {"aircraft": 1, "airports": 1})
     tasks = heading.split("\t").index("tasks")
     assert [row.split("\t")[tasks] for row in rows] == [str(last["parallelism"])] * 3
-
-
-def test_key_groups_shows_herons_figures():
-    """Its review: 2,000 partitions on 900 instances 50 % more, 10,000 9.1 %."""
-    asked = ["key-groups", "--parallelism", 900, "--parallelism", 1000]
-    assert done(*asked, "--key-groups", 10_000).splitlines() == [
-        "tasks\tkey groups each\ttasks with one more\timbalance",
-        "900\t11\t100\t9.1 %",
-        "1000\t10\t0\t0.0 %",
-    ]
-    (half, _) = done_json(*asked, "--key-groups", 2_000)
-    assert half == {
-        "key_groups": 2_000, "parallelism": 900, "smallest": 2, "with_one_more": 200, "imbalance": 0.5
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--key-groups", 100_000, "--parallelism", 7], ["--key-groups", 0, "--parallelism", 1]]
-)
-def test_key_groups_refuses_what_no_namespace_can_have(arguments):
-    refused(ConfigError.exit_code, "key-groups", *arguments)
 
 
 @pytest.mark.parametrize(
