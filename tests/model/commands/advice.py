@@ -83,6 +83,7 @@ def advised(
                 continue
             tried.append(shlex.join(words))
             world.word = (*world.word, "advice")
+            before = world.parts()
             done = _run(world, words)
             if AFTER_VERSION in done.text:
                 done = _after_batches(world, words)
@@ -91,8 +92,10 @@ def advised(
                 return _ended(world, words, done, f"{what}: {_short(outcome)}; `{tried[-1]}`")
             if not done.done:
                 refused_text += f"; `{tried[-1]}`: {_short(done)}"
-                refused[tried[-1]] = line
-                waiting = [*COMMAND.findall(done.text), *waiting]
+                retried = {} if world.parts() == before else refused  # it did a part of its work
+                tried = [each for each in tried if each not in retried]
+                waiting = [*COMMAND.findall(done.text), *waiting, *retried.values()]
+                refused = {**({} if retried else refused), tried[-1]: line}
                 continue
             worked = words[0] != "drop" or not waiting  # a step alone, or the first one of several
             tried = [each for each in tried if each not in refused]  # they may be accepted now

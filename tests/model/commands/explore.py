@@ -115,7 +115,7 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
     if outcome.code and name != "zombie" and advice:
-        return followed(world, outcome, lambda: of.act(world), letter)
+        return followed(world, outcome, lambda: of.act(world) if of.may(world) else Outcome(0, ""), letter)
     return ""
 
 

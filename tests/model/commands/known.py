@@ -279,6 +279,18 @@ MENDED = {
     "a restore-from to after a batch that a killed driver had decided": (
         "batch!decide.after_append restore backup drop restore-from"
     ),
+    "a begun relog of a namespace with more stores than older copies of it have": (
+        "copies add-store lose-log relog!decide.after_append older-both lose-end relog"
+    ),
+    "a rewind to a relog that knows no last batch, after a batch of a killed driver": (
+        "batch!summary.after_append replace restore load lose-log relog drop-table rewind"
+    ),
+    "a restore after a move that was killed, where the copy has no older version": (
+        "batch rekey finish!decide.after_append restore"
+    ),
+    "a restore-from that leaves a store behind which the list has from a time before": (
+        "add-store remove-store rewind rename batch trim add-store backup lose-store"
+    ),
 }
 """By name, the word that found it."""
 

@@ -114,6 +114,7 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     if facts["last_batch_unknown"]:  # the command prints that a batch that comes again counts twice
         truth = truth.with_first(truth.lineage, truth.event)
         here = here._replace(event=truth.event - 1)
+        content = content._replace(event=truth.event - 1)  # a later one in it is not known to the new log
     elif here.generation:
         here = here._replace(event=max(here.event, here.undone))
     content = content._replace(event=max(content.event, here.event))  # undone batches do not come again there

@@ -478,6 +478,23 @@ def test_a_copy_that_was_begun_of_another_namespace_is_removed_first(place):
     assert rows_by_table(place.store, "other") == MORE
 
 
+def test_a_copy_that_was_begun_with_more_stores_is_named_with_both_ways_out(place, tmp_path):
+    """Red before: `store remove`, which was for the new namespace, was refused for the old one."""
+    main, copy = f"--store=main={place.store}", f"--store=copy=sqlite://{tmp_path}/copy"
+    ended(0, "store", "add", f"copy=sqlite://{tmp_path}/copy", main, "--namespace=flights")
+    gone(place)
+    failpoints.arm("decide.after_append=raise")
+    died = run("relog", "--namespace=flights", "--to=other", "--yes", "--force", main, copy)
+    assert isinstance(died.exception, FailpointError), died.output
+    failpoints.arm(None)
+    text = refused(2, "relog", "--namespace=flights", "--to=other", "--yes", "--force", main)
+    assert "has store copy, too: give it as copy=URL" in text
+    drop = re.findall("`tidegate ([^`]*)`", text)[0].split()
+    ended(0, *drop, "--yes", copy)
+    ended(0, "relog", "--namespace=flights", "--to=other", "--yes", "--force", main)
+    assert rows_by_table(place.store, "other") == place.rows
+
+
 def test_a_namespace_that_a_rekey_moved_is_told_where_its_query_goes_on(place):
     """Red before: `--to flights_2` and `status` sent to each other, and `--to flights_3` named no move."""
     place.old.close()
