@@ -104,7 +104,7 @@ class SupportsRebuild(SupportsPutEntries):
     """A store that knows the losses of its servers, and can be repaired a key group at a time.
 
     Nothing is deleted before its replacement is complete. All methods but ``note_moved`` are called within
-    ``Store.comparing``. ``committers/repair/rebuild.py`` reads the log.
+    ``Store.comparing``. ``committers/repair/lost_groups.py`` reads the log.
     """
 
     @abc.abstractmethod

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tidegate.base.names import listed
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.states import State
-from tidegate.committers.steps.phases import Phases
+from tidegate.committers.steps.phase_times import Phases
 from tidegate.observe import events, metrics, spans
 from tidegate.observe.events import Commit, Count, Gauge, Labels, LogPlace
 from tidegate.options import Options

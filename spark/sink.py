@@ -19,9 +19,9 @@ from tidegate.base.steps import not_run
 from tidegate.base.text import brief, first_line
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
-from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
+from tidegate.committers.repair.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.states import Watch
-from tidegate.committers.steps.phases import Phases
+from tidegate.committers.steps.phase_times import Phases
 from tidegate.errors import ConfigError, FencedError, FunctionError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
 from tidegate.options import PIPELINED, Options, SinkOptions

@@ -20,8 +20,10 @@ from tidegate.options.durations import Duration
 from tidegate.spark.calls.apply_changes import changes_call
 from tidegate.spark.calls.checks import (
     Names,
+    check_key_type,
     check_table,
     check_unique,
+    check_value_type,
     columns_named,
     field_of,
     key_columns,
@@ -33,8 +35,6 @@ from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.column_cache import cached, use_cached_schema
 from tidegate.spark.calls.columns import (
     bytes_value,
-    check_key_type,
-    check_value_type,
     delete_marker,
     json_value,
     key_bytes,

@@ -17,13 +17,13 @@ from tidegate.committers.background.fill import fill
 from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator, OpenRequest
 from tidegate.committers.opening.lifecycle import refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import lost_of, settle_lost_attempts
-from tidegate.committers.opening.lost_store import create_again, refuse_if_dropped
 from tidegate.committers.opening.open import refuse_other_history, refuse_removed
 from tidegate.committers.opening.preflight import refuse_unsafe_store
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
 from tidegate.committers.repair.log_reach import log_can_rebuild
-from tidegate.committers.repair.rebuild import Source
+from tidegate.committers.repair.lost_groups import Source
+from tidegate.committers.repair.lost_store import create_again, refuse_if_dropped
 from tidegate.committers.steps.decided_versions import RetirementBacklog
 from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.retire import retire_up_to

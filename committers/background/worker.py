@@ -15,8 +15,8 @@ from tidegate.committers.background import process_end
 from tidegate.committers.background.follower import Follower, FollowerThread, Standing
 from tidegate.committers.background.gauges import Gauges
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.lost_store import make_again
 from tidegate.committers.opening.recover import recover
+from tidegate.committers.repair.lost_store import make_again
 from tidegate.committers.steps.decided_versions import RetirementBacklog
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer

@@ -18,7 +18,6 @@ from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.begin_log import begin_log
 from tidegate.committers.opening.lifecycle import QUERY, ask, refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
-from tidegate.committers.opening.lost_store import refuse_lost_for_good
 from tidegate.committers.opening.preflight import require_safe_setup
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.opening.store_list import list_stores_of_new, refuse_alias, refuse_other_stores
@@ -29,6 +28,7 @@ from tidegate.committers.repair.log_reach import (
     refuse_unrecoverable,
 )
 from tidegate.committers.repair.lost_pointer import resume
+from tidegate.committers.repair.lost_store import refuse_lost_for_good
 from tidegate.committers.steps.epoch import claim_epoch, refuse_if_shared, take_epoch
 from tidegate.errors import (
     ConfigError,

@@ -1,4 +1,8 @@
-"""Recovery: every decided version above the visible one becomes visible, in order (I4, I7)."""
+"""Recovery: every decided version above the visible one becomes visible, in order (I4, I7).
+
+Lost rows come first: a part of a store's by ``repair``, all of them by ``rebuild_lost``. Then each version is
+completed as a commit completes it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from collections.abc import Callable, Sequence
 from tidegate.base.names import saved_by_relog
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.lost_store import rebuild_lost
 from tidegate.committers.repair.log_reach import has_manifest
+from tidegate.committers.repair.lost_store import rebuild_lost
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.decided_versions import decided_versions, decided_versions_from
 from tidegate.committers.steps.retire import retire_up_to

@@ -19,8 +19,8 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.exports.export_format import batches_of
 from tidegate.committers.exports.import_rows import read_whole
+from tidegate.committers.repair.lost_groups import Source, not_for
 from tidegate.committers.repair.lost_pointer import resumed_horizon
-from tidegate.committers.repair.rebuild import Source, not_for
 from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.keys.groups import key_group_of_each

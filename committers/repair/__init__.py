@@ -1,4 +1,5 @@
-"""The repair of what a store lost: from the horizon on, below it, by keys.
+"""The repair of what a store lost.
 
-It reads the log, and writes only what it has compared.
+``lost_store.py``: every row, ``lost_pointer.py`` of Redis. ``repair.py``: a part, from the horizon on;
+``lost_groups.py`` and ``below_horizon.py``: below it. The log is read, and only what was compared is written.
 """

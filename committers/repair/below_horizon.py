@@ -22,7 +22,7 @@ from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.compare_rows import Horizon, Unlike
 from tidegate.committers.repair.log_reach import refused_rows
-from tidegate.committers.repair.rebuild import Mended, Source
+from tidegate.committers.repair.lost_groups import Mended, Source
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import SnapshotExpiredError, StoreNotVerifiedError, WalGapError

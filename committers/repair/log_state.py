@@ -1,7 +1,7 @@
 """The state of all tables at one version, computed from the log, or from a backup and the log after it.
 
 The versions are read once, oldest first, into a temporary file of this machine, so memory stays bounded
-(I11). Nothing is written into log or store. ``opening/lost_store.py`` writes these rows into a lost store,
+(I11). Nothing is written into log or store. ``lost_store.py`` writes these rows into a lost store,
 ``operations/restore.py`` into a new version.
 """
 

@@ -15,8 +15,8 @@ from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.log_reach import refused_rows
+from tidegate.committers.repair.lost_groups import Mended, Source, copy_from, put_back_in, rebuild, unrepaired
 from tidegate.committers.repair.lost_pointer import put_back_entries
-from tidegate.committers.repair.rebuild import Mended, Source, copy_from, put_back_in, rebuild, unrepaired
 from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.errors import WalGapError
 from tidegate.wal.record import DecidedVersion

@@ -12,9 +12,9 @@ from pyspark.sql.types import StringType, StructField
 
 from tidegate.base.names import check_own_name
 from tidegate.errors import ConfigError
+from tidegate.spark.calls.checks import check_value_type
 from tidegate.spark.calls.column_cache import cached
 from tidegate.spark.calls.columns import (
-    check_value_type,
     column,
     has_collation,
     json_value,

@@ -1,21 +1,24 @@
-"""Checks of a transaction's calls against the table's key and columns, and against other calls."""
+"""Checks of a transaction's calls: types of columns, the table's key and columns, other calls of it.
+
+A new refusal of a batch's input that its schema shows has its place here: nothing is written before.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.types import BooleanType, MapType, StructField
+from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.base.names import check_name, did_you_mean
 from tidegate.base.text import brief, first_line
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
-from tidegate.spark.calls.columns import column
+from tidegate.spark.calls.columns import column, has_collation
 from tidegate.spark.session.releases import NOT_TAKEN
+from tidegate.values.decode import kind_of
 from tidegate.values.evolve import evolved
 from tidegate.values.state_versions import next_state, versions_of
 from tidegate.wal.record import Column as SchemaColumn
@@ -25,6 +28,19 @@ logger = logging.getLogger("tidegate")
 
 Names = str | Sequence[str]
 """One column, or several."""
+_KEY_TYPES = (
+    types.StringType,
+    types.BinaryType,
+    types.ByteType,
+    types.ShortType,
+    types.IntegerType,
+    types.LongType,
+    types.BooleanType,
+    types.DateType,
+    types.DecimalType,
+    types.TimestampType,
+    types.TimestampNTZType,
+)
 DROP = "drop_table"
 MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order in which they are made."""
@@ -36,6 +52,80 @@ def check_table(table: str) -> None:
     if table.startswith("_"):
         msg = f"table {table}: names that start with an underscore are reserved, as for the quarantine"
         raise ConfigError(msg)
+
+
+def check_key_type(table: str, field: types.StructField) -> None:
+    """Raise ConfigError, with a remedy, when a column of this type cannot be a key."""
+    kind = field.dataType
+    if isinstance(kind, types.FloatType | types.DoubleType):
+        msg = (
+            f"table {table}: key column {field.name} is {kind.simpleString()}; NaN and -0.0 have no one"
+            " encoding, so float keys are refused: cast it to decimal, bigint or string"
+        )
+        raise ConfigError(msg)
+    if isinstance(kind, types.StructType) and kind.fields:
+        part = f"{field.name}.{kind.fields[0].name}"
+        msg = (
+            f"table {table}: key column {field.name} is {kind.simpleString()}; a struct is no key: make"
+            f' columns of its fields first, as in rows.withColumn("{part.replace(".", "_")}", col("{part}"))'
+        )
+        raise ConfigError(msg)
+    if not isinstance(kind, _KEY_TYPES):
+        msg = (
+            f"table {table}: key column {field.name} is {kind.simpleString()}; a key column is a string,"
+            " binary, integer, boolean, date, timestamp, timestamp_ntz or decimal: cast it to one of them"
+        )
+        raise ConfigError(msg)
+    if has_collation(kind):
+        msg = f"table {table}: key column {field.name} has a collation; cast it to binary or plain string"
+        raise ConfigError(msg)
+
+
+def check_value_type(table: str, field: types.StructField) -> None:
+    """Raise ConfigError when readers could not read a value column of this type."""
+    for struct in _structs(field.dataType):
+        names = struct.names
+        if wrong := sorted({name for name in names if ":" in name or names.count(name) > 1}):
+            why = "has a colon in its name" if ":" in wrong[0] else "is repeated"
+            msg = (
+                f"table {table}: column {field.name}: field {wrong[0]!r} {why} in {struct.simpleString()},"
+                " and readers could not distinguish it; rename it before writing"
+            )
+            raise ConfigError(msg)
+    try:
+        kind_of(field.dataType.simpleString())
+    except ConfigError as error:
+        vector = "; of a vector, make an array: vector_to_array of pyspark.ml.functions"
+        msg = f"table {table}: column {field.name}: {error}{vector * _is_vector(field.dataType)}"
+        raise ConfigError(msg) from None
+
+
+def _is_vector(kind: types.DataType) -> bool:
+    """Return whether a type is, or contains, a vector of Spark ML."""
+    match kind:
+        case types.StructType():
+            return any(_is_vector(field.dataType) for field in kind.fields)
+        case types.ArrayType():
+            return _is_vector(kind.elementType)
+        case types.MapType():
+            return _is_vector(kind.valueType)
+        case _:
+            return isinstance(kind, types.UserDefinedType) and kind.simpleString() == "vector"
+
+
+def _structs(kind: types.DataType) -> Iterator[types.StructType]:
+    """Yield the structs in a type, itself and nested ones."""
+    match kind:
+        case types.StructType():
+            yield kind
+            for field in kind.fields:
+                yield from _structs(field.dataType)
+        case types.ArrayType():
+            yield from _structs(kind.elementType)
+        case types.MapType():
+            yield from _structs(kind.valueType)
+        case _:
+            pass
 
 
 def no_dataframe(where: str, rows: object) -> ConfigError:
@@ -77,7 +167,7 @@ def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
     except NOT_TAKEN as error:
         msg = f"table {table}: delete_when={brief(delete_when)} cannot be read: {first_line(error)}"
         raise ConfigError(msg) from error
-    if not isinstance(kind, BooleanType):
+    if not isinstance(kind, types.BooleanType):
         msg = f"table {table}: delete_when={brief(delete_when)} is {kind.simpleString()}; it must be boolean"
         raise ConfigError(msg)
     return condition
@@ -153,7 +243,7 @@ def _warn_left_out(kind: str, table: str, names: tuple[str, ...]) -> None:
     )
 
 
-def field_of(table: str, rows: DataFrame, name: str) -> StructField:
+def field_of(table: str, rows: DataFrame, name: str) -> types.StructField:
     """Return a column of the rows. Raises: ConfigError, it is missing or repeated."""
     fields = [field for field in rows.schema.fields if field.name == name]
     if len(fields) == 1:
@@ -172,7 +262,7 @@ def order_of(table: str, rows: DataFrame, order_by: Names | None) -> tuple[Colum
     if not names:
         return (cached(functions.monotonically_increasing_id),)
     for name in names:
-        if isinstance(field_of(table, rows, name).dataType, MapType):
+        if isinstance(field_of(table, rows, name).dataType, types.MapType):
             msg = f"table {table}: order_by column {name} is a map, which has no order"
             raise ConfigError(msg)
     return tuple(column(name) for name in names)

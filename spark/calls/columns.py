@@ -5,13 +5,12 @@ The bytes are those of ``tidegate.keys.groups`` in Python; tests compare the two
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame, functions, types
 
-from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import cached
 from tidegate.spark.calls.nested import (
     Leaf,
@@ -23,7 +22,6 @@ from tidegate.spark.calls.nested import (
     with_text_keys,
 )
 from tidegate.spark.session.releases import text_of, valid_utf8
-from tidegate.values.decode import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.staging.last_per_key import HASH_BITS, TABLE_BITS
 from tidegate.wal.staging.spec import StageSpec
@@ -40,20 +38,6 @@ JSON_OPTIONS = {
 
 ONE_ENTRY = "keep one entry of each key where the map is made, or filter such rows out"
 
-_KEY_TYPES = (
-    types.StringType,
-    types.BinaryType,
-    types.ByteType,
-    types.ShortType,
-    types.IntegerType,
-    types.LongType,
-    types.BooleanType,
-    types.DateType,
-    types.DecimalType,
-    types.TimestampType,
-    types.TimestampNTZType,
-)
-
 
 def has_collation(kind: types.DataType) -> bool:
     """Whether texts of this type that differ in their bytes may be equal."""
@@ -69,80 +53,6 @@ def column(name: str) -> Column:
 def schema_column(field: types.StructField) -> SchemaColumn:
     """Return a field's name and Spark's simple name of its type."""
     return SchemaColumn(field.name, field.dataType.simpleString())
-
-
-def check_key_type(table: str, field: types.StructField) -> None:
-    """Raise ConfigError, with a remedy, when a column of this type cannot be a key."""
-    kind = field.dataType
-    if isinstance(kind, types.FloatType | types.DoubleType):
-        msg = (
-            f"table {table}: key column {field.name} is {kind.simpleString()}; NaN and -0.0 have no one"
-            " encoding, so float keys are refused: cast it to decimal, bigint or string"
-        )
-        raise ConfigError(msg)
-    if isinstance(kind, types.StructType) and kind.fields:
-        part = f"{field.name}.{kind.fields[0].name}"
-        msg = (
-            f"table {table}: key column {field.name} is {kind.simpleString()}; a struct is no key: make"
-            f' columns of its fields first, as in rows.withColumn("{part.replace(".", "_")}", col("{part}"))'
-        )
-        raise ConfigError(msg)
-    if not isinstance(kind, _KEY_TYPES):
-        msg = (
-            f"table {table}: key column {field.name} is {kind.simpleString()}; a key column is a string,"
-            " binary, integer, boolean, date, timestamp, timestamp_ntz or decimal: cast it to one of them"
-        )
-        raise ConfigError(msg)
-    if has_collation(kind):
-        msg = f"table {table}: key column {field.name} has a collation; cast it to binary or plain string"
-        raise ConfigError(msg)
-
-
-def check_value_type(table: str, field: types.StructField) -> None:
-    """Raise ConfigError when readers could not read a value column of this type."""
-    for struct in _structs(field.dataType):
-        names = struct.names
-        if wrong := sorted({name for name in names if ":" in name or names.count(name) > 1}):
-            why = "has a colon in its name" if ":" in wrong[0] else "is repeated"
-            msg = (
-                f"table {table}: column {field.name}: field {wrong[0]!r} {why} in {struct.simpleString()},"
-                " and readers could not distinguish it; rename it before writing"
-            )
-            raise ConfigError(msg)
-    try:
-        kind_of(field.dataType.simpleString())
-    except ConfigError as error:
-        vector = "; of a vector, make an array: vector_to_array of pyspark.ml.functions"
-        msg = f"table {table}: column {field.name}: {error}{vector * _is_vector(field.dataType)}"
-        raise ConfigError(msg) from None
-
-
-def _is_vector(kind: types.DataType) -> bool:
-    """Return whether a type is, or contains, a vector of Spark ML."""
-    match kind:
-        case types.StructType():
-            return any(_is_vector(field.dataType) for field in kind.fields)
-        case types.ArrayType():
-            return _is_vector(kind.elementType)
-        case types.MapType():
-            return _is_vector(kind.valueType)
-        case _:
-            return isinstance(kind, types.UserDefinedType) and kind.simpleString() == "vector"
-
-
-def _structs(kind: types.DataType) -> Iterator[types.StructType]:
-    """Yield the structs in a type, itself and nested ones."""
-    match kind:
-        case types.StructType():
-            yield kind
-            for field in kind.fields:
-                yield from _structs(field.dataType)
-        case types.ArrayType():
-            yield from _structs(kind.elementType)
-        case types.MapType():
-            yield from _structs(kind.valueType)
-        case _:
-            pass
 
 
 def key_bytes(fields: Sequence[types.StructField]) -> Column:

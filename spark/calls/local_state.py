@@ -18,9 +18,9 @@ from tidegate.errors import ConfigError
 from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import shared_store
-from tidegate.spark.calls.checks import no_dataframe
+from tidegate.spark.calls.checks import check_value_type, no_dataframe
 from tidegate.spark.calls.column_cache import use_cached_schema
-from tidegate.spark.calls.columns import check_value_type, column, json_value, output_changes
+from tidegate.spark.calls.columns import column, json_value, output_changes
 from tidegate.spark.calls.records import LocalState
 from tidegate.spark.calls.update import BYTES, Ddl, check_function, table_schema
 from tidegate.spark.errors import told

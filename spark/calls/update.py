@@ -18,7 +18,8 @@ from tidegate.base.names import check_name, check_own_name
 from tidegate.base.text import brief
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options.durations import US, duration_us
-from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
+from tidegate.spark.calls.checks import check_key_type, check_value_type
+from tidegate.spark.calls.columns import schema_column
 from tidegate.spark.calls.records import Call, Update
 from tidegate.spark.session.releases import NOT_TAKEN, type_of_ddl
 from tidegate.spark.state.timeouts import TimeoutWork

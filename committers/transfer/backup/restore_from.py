@@ -28,12 +28,12 @@ from tidegate.committers.barrier import catalog_entry, refuse_restored_strides, 
 from tidegate.committers.commit import until_decided
 from tidegate.committers.coordinator import Coordinator, OpenRequest
 from tidegate.committers.opening.begin_log import begin_log, new_uuid
-from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.opening.store_list import refuse_alias
 from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_reach import fills_from, first_kept, is_whole, oldest_whole
 from tidegate.committers.repair.log_state import LogState
+from tidegate.committers.repair.lost_store import fill_and_follow
 from tidegate.committers.steps.append import append_rewound
 from tidegate.committers.steps.decided_versions import (
     decided_version,

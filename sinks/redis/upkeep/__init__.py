@@ -1,1 +1,1 @@
-"""Changes to the layers of a key group in Redis apart from a batch: merge, fill and rebuild."""
+"""The work in Redis apart from a batch: merge, fill, rebuild and sweep of layers; checks of servers."""

@@ -24,7 +24,7 @@ from tidegate.wal.record import Ack, DecidedVersion, StateReads, decode_ack
 from tidegate.wal.staging.spec import StageSpec
 
 if TYPE_CHECKING:
-    from tidegate.committers.steps.phases import Phases
+    from tidegate.committers.steps.phase_times import Phases
 
 logger = logging.getLogger("tidegate")
 

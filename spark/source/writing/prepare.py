@@ -21,11 +21,17 @@ from tidegate.base.names import did_you_mean
 from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import check_parallelism, groups_of, key_groups_for
-from tidegate.spark.calls.checks import Names, check_unique, columns_named, key_columns, no_dataframe
+from tidegate.spark.calls.checks import (
+    Names,
+    check_key_type,
+    check_unique,
+    check_value_type,
+    columns_named,
+    key_columns,
+    no_dataframe,
+)
 from tidegate.spark.calls.columns import (
     bytes_value,
-    check_key_type,
-    check_value_type,
     column,
     group_at,
     json_value,

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.committers.states import State
-from tidegate.committers.steps.phases import Phases
+from tidegate.committers.steps.phase_times import Phases
 from tidegate.observe import events
 from tidegate.observe.events import Count, Gauge, Labels, Observer
 

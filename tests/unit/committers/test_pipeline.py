@@ -13,7 +13,7 @@ from tidegate.committers.background.pipeline import Pipeline, PipelineThread
 from tidegate.committers.commit import until_decided
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.recover import recover
-from tidegate.committers.steps.phases import Phases
+from tidegate.committers.steps.phase_times import Phases
 from tidegate.committers.steps.retire import BEHIND_LEAST
 from tidegate.committers.steps.trim import keep_from_us
 from tidegate.errors import (

@@ -3,7 +3,8 @@
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark.calls.columns import check_value_type, types
+from tidegate.spark.calls.checks import check_value_type
+from tidegate.spark.calls.columns import types
 from tidegate.testing.conformance.vectors.schemas import TREES
 from tidegate.testing.conformance.vectors.values import TREE
 

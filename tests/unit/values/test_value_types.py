@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark.calls.columns import check_value_type, types
+from tidegate.spark.calls.checks import check_value_type
+from tidegate.spark.calls.columns import types
 
 INT = types.IntegerType()
 STRUCT = types.StructType

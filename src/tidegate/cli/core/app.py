@@ -1,4 +1,7 @@
-"""The commands, each imported when it runs, so that none waits for the imports of others."""
+"""The commands, and what their errors become: message, next step, exit code.
+
+Each command is imported when it runs, so that none waits for the imports of others.
+"""
 
 from __future__ import annotations
 

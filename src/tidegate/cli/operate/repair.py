@@ -21,7 +21,7 @@ from tidegate.committers.opening.recover import recover
 from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.committers.operations.repair_source import ExportSource, StoreSource, refuse_before_open
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
-from tidegate.committers.repair.rebuild import Source, pass_replaced
+from tidegate.committers.repair.lost_groups import Source, pass_replaced
 from tidegate.committers.repair.repair import Mended, check_schemas
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.capabilities import SupportsRebuild

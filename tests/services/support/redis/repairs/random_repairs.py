@@ -46,7 +46,7 @@ from tidegate.committers.apply import apply
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.operations.verify import verify
-from tidegate.committers.repair.rebuild import Mended, Source
+from tidegate.committers.repair.lost_groups import Mended, Source
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.committers.steps.retire import retire_up_to

@@ -16,7 +16,7 @@ from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.repair.rebuild import Source
+from tidegate.committers.repair.lost_groups import Source
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.keys.groups import key_group
 from tidegate.options import Options

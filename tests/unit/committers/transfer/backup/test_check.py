@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from support.committers.backups import place_in
-from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.repair.log_state import LogState
+from tidegate.committers.repair.lost_store import fill_and_follow
 from tidegate.committers.transfer.backup import check as check_module
 from tidegate.committers.transfer.backup import restore_from as restore_module
 from tidegate.committers.transfer.backup.chain import (

@@ -17,9 +17,9 @@ from tidegate.committers.apply.apply import chunks_of, plan, read_manifest, stam
 from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.worker import Background
 from tidegate.committers.coordinator import Coordinator, OpenRequest
-from tidegate.committers.opening.lost_store import make_again, rebuild_lost
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.verify import verify
+from tidegate.committers.repair.lost_store import make_again, rebuild_lost
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (
     ConfigError,

@@ -1,4 +1,4 @@
-"""The rebuild of merged rows that a store lost below the horizon, as far back as the log reaches.
+"""The rebuild of key groups whose merged rows a store on Redis lost, as far back as the log reaches.
 
 ``repair.py`` compares every version from the horizon on anyway. Below it the log may have been trimmed: a key
 group whose versions it no longer holds stays as it is, and is reported. docs/decisions/0029.
