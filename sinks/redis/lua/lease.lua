@@ -104,11 +104,13 @@ writes.lease = on_namespace(function(key, uuid, lease_id, version, duration_us)
   local existing = redis.call('HGET', leases, field)
   local others = not existing and leases ~= key and redis.call('HLEN', leases) or 0
   if others >= leases_max or (others >= CLEANUP_INTERVAL and now % CLEANUP_INTERVAL == 0) then
-    -- Leases expire while no writer runs. A random page is likely to contain some of them.
+    -- Leases expire while no writer runs. Few are one page; of many, a random one is likely to contain some of them. The
+    -- time's lowest digits are always 0 here.
     local _, count, is_readable = reader_leases(key, leases_max)
     local ended, invalid = {}, {}
     if is_readable then
-      _, _, ended, invalid = page_of_leases(leases, decimal(now % 65536), horizon, visible, now)
+      local cursor = count > tonumber(PAGE_COUNT) and decimal(math.floor(now / CLEANUP_INTERVAL) % 65536) or '0'
+      _, _, ended, invalid = page_of_leases(leases, cursor, horizon, visible, now)
     end
     if count < leases_max then
       invalid = {}  -- `announce` removes and counts them

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import re
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -128,6 +130,19 @@ def test_leases_of_killed_readers_are_removed_without_a_writer(query, redis):
         store.lease(Lease(f"new-{number}", 3), 60)
         store.release(f"new-{number}")
     assert set(redis.ask("HKEYS", leases_of(query))) <= {"mine", "evil", b"mine", b"evil"}
+
+
+def test_each_page_of_many_leases_has_its_turn(query, redis):
+    """Red before: pages began in a sixteenth of the hash, as they were chosen by a time that 16 divides."""
+    store, later_us = query.run(3).store, round((time.time() + 3_600) * 1e6)
+    for number in range(500):
+        living = itertools.chain.from_iterable((f"living-{number}-{n}", f"3 1 {later_us}") for n in range(6))
+        redis.ask("HSET", leases_of(query), *living, f"killed-{number}", "3 1 2")
+    for number in range(2_400):
+        store.lease(Lease(f"new-{number}", 3), 60)
+        store.release(f"new-{number}")
+    left = [name for name in redis.ask("HKEYS", leases_of(query)) if name.startswith("killed")]
+    assert len(left) < 150
 
 
 def test_more_than_max_leases_were_not_taken_and_hold_nothing(query, redis, caplog):
