@@ -13,7 +13,7 @@ from cassandra import ConsistencyLevel
 
 from tidegate.base import forks
 from tidegate.base.names import check_name
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client import session as sessions
 from tidegate.sinks.cassandra.client.settings import CONSISTENCY, READ_AT, read_level, settings_of
@@ -28,6 +28,7 @@ from tidegate.sinks.rules.reads import (
     lost,
     nothing_here,
 )
+from tidegate.sinks.rules.visible import FROM_A_COPY
 
 FORMAT = 1
 """The format of a namespace, in its identity."""
@@ -316,6 +317,8 @@ class CassandraNamespace:
         if not rows or rows[0][0] is None:
             raise self.lost(made)
         visible, digest, epoch, writer, horizon, filled, beat, beat_written_us, leases_at, now = rows[0]
+        if None in (digest, epoch, writer, horizon):
+            raise CorruptError(f"{self.where}: a column of the pointer was emptied: {FROM_A_COPY}")
         beat_us = None if beat is None else milliseconds(beat) * 1_000 or -beat_written_us
         ages = heartbeat_ages(beat_us, milliseconds(now) * 1_000)
         highest = made.highest

@@ -181,6 +181,8 @@ class Rows:
         sealed, counted, others = set[int](), dict[int, dict[str, int]](), set[str]()
         noted = self._space.rows("notes", stamp.version, min(counts), max(counts)) if counts else ()
         for group, name, changes in noted:
+            if changes is None:  # somebody emptied it
+                continue
             attempt, _, table = name.rpartition("/")
             own = attempt == stamp.attempt
             if table == SEAL and (own or (older and not attempt)):

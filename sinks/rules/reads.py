@@ -43,7 +43,8 @@ def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
     try:
         return json_decoder(kind).decode(content)
     except (*UNREADABLE, TypeError) as error:  # a column of another type than text
-        raise CorruptError(f"{where}: a {kind.__name__} cannot be read: {error}") from error
+        msg = f"{where}: a stored {kind.__name__} cannot be read: {error}; restore the store from a copy"
+        raise CorruptError(msg) from error
 
 
 def windows(groups: Sequence[int], tables: int = 1) -> Iterator[Sequence[int]]:

@@ -141,6 +141,7 @@ class Mirror(MirrorReads):
         except BaseException:
             mirror.stop()
             await to_the_end(asyncio.to_thread(undo))
+            starting.cancelled() or starting.exception()  # nobody else asks for it
             raise
         return mirror
 

@@ -396,12 +396,16 @@ class LeaseKeeper(LeaseFlow):
         """See to it that the thread runs, and wakes up in time."""
         if active.lease.lease_id in self._leases and not self._closing:
             self._start_thread()
-        if self._closing or active.due < self._wakes_at:
-            self._wake()
+        if self._closing or active.due < self._wakes_at or self._wakes_at == -math.inf:
+            self._wake()  # -inf: it looks at the leases now, and perhaps did before this one was there
+
+    def _is_stuck(self) -> bool:
+        """Whether the thread sleeps on after its time, as in a gevent hub whose native thread has ended."""
+        return -math.inf < self._wakes_at < self._clock.monotonic() - BEGIN_S
 
     def _start_thread(self) -> None:
         """Start the thread unless it runs, from another one: an interrupt here is none of its start."""
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None or not self._thread.is_alive() or self._is_stuck():
             signal = Asked()
             _thread.start_new_thread(self._begin_thread, (signal,))
             signal.wait(BEGIN_S)
@@ -473,7 +477,7 @@ class LeaseKeeper(LeaseFlow):
             self._give_back_left()
         self._closed = True
         self._wake()
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread is not threading.current_thread() and not self._is_stuck():
             thread.join(CLOSE_S)
 
     # -- the thread ------------------------------------------------------------------------------

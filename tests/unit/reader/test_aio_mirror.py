@@ -1,6 +1,7 @@
 """A mirror on an event loop: its start, waits and close do not block the loop, and leave no thread."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -133,6 +134,33 @@ def test_a_cancelled_start_ends_in_its_thread(example, options, monkeypatch):
             assert mirror.version == 1
 
     connected(example, read)
+
+
+def test_a_start_that_is_cancelled_and_fails_in_its_thread_has_nothing_to_say(example, monkeypatch):
+    """Red before: asyncio printed that nobody had asked for the thread's error."""
+    entered, leave, told = threading.Event(), threading.Event(), []
+
+    def start(_):
+        entered.set()
+        assert leave.wait(30)
+        raise ConfigError("this mirror was closed")
+
+    monkeypatch.setattr(Mirror, "start", start)
+
+    async def read(gate):
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        starting = asyncio.ensure_future(gate.mirror("aircraft")._start())
+        await asyncio.to_thread(entered.wait, 30)
+        starting.cancel()
+        await asyncio.sleep(0)
+        leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        del starting
+        gc.collect()
+
+    connected(example, read)
+    assert told == []
 
 
 def test_a_start_that_is_cancelled_twice_leaves_nothing(example, options, monkeypatch):

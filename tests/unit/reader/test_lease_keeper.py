@@ -130,6 +130,68 @@ def test_threads_of_interrupted_starts_take_no_wake_from_the_one_that_renews(wri
             assert departures(snapshot) == 2
 
 
+@pytest.fixture
+def renewals(monkeypatch):
+    """Count, per lease of a gate, how often it was taken or renewed."""
+
+    def of(gate):
+        leases, plain = [], gate._reader.store.lease
+        monkeypatch.setattr(
+            gate._reader.store, "lease", lambda lease, ttl_s: (leases.append(lease), plain(lease, ttl_s))
+        )
+        return lambda snapshot: leases.count(snapshot._hold.active.lease)
+
+    return of
+
+
+class OfEndedHub:
+    """What a thread sleeps by under gevent, if it was started in a native thread that has ended since."""
+
+    def __init__(self):
+        self.real, self.sleeps, self.end = threading.Lock(), 0, threading.Event()
+        self.real.acquire()
+
+    def acquire(self, timeout):
+        self.sleeps += 1
+        return self.end.wait(60) if self.sleeps == 1 else self.real.acquire(timeout=timeout)
+
+    def release(self):
+        self.real.release()
+
+
+def test_a_thread_that_sleeps_on_after_its_time_is_replaced_and_not_waited_for(writer, renewals):
+    with tidegate.connect(writer.driver.endpoints.store, namespace="flights") as gate:
+        keeper, counted = gate._reader.leases, renewals(gate)
+        keeper._asleep = hub = OfEndedHub()
+        with contextlib.suppress(SnapshotExpiredError), gate.snapshot(lease_s=3):
+            wait_until(keeper._is_stuck)
+            with gate.snapshot(lease_s=3.5) as snapshot:
+                wait_until(lambda: counted(snapshot) >= 3, deadline_s=20)
+                assert departures(snapshot) == 2
+        hub.end.set()
+
+
+def test_a_lease_that_is_taken_while_the_thread_computes_its_sleep_is_renewed(writer, renewals, monkeypatch):
+    with tidegate.connect(writer.driver.endpoints.store, namespace="flights") as gate:
+        keeper, counted, calls, short = gate._reader.leases, renewals(gate), [], []
+        plain = keeper._alive
+
+        def slow():
+            alive = plain()
+            calls.append(len(alive))
+            if len(calls) == 2:  # the first one is of what is due
+                taking = threading.Thread(target=lambda: short.append(gate.snapshot(lease_s=3)))
+                taking.start()
+                taking.join(20)
+            return alive
+
+        monkeypatch.setattr(keeper, "_alive", slow)
+        with gate.snapshot(lease_s=300):
+            wait_until(lambda: short)
+            with short[0] as snapshot:
+                wait_until(lambda: counted(snapshot) >= 3, deadline_s=20)
+
+
 def test_an_error_that_nobody_foresaw_does_not_end_the_thread(writer, monkeypatch, caplog):
     with tidegate.connect(writer.driver.endpoints.store, namespace="flights") as gate:
         errors, plain, renewed = iter([ValueError("a bug")]), gate._reader.store.lease, []

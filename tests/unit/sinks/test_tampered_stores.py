@@ -173,7 +173,7 @@ def test_key_groups_that_cannot_be_are_told_and_no_table_looks_empty(store, grou
     url = store(
         "meta.sqlite", "UPDATE namespace SET identity = json_set(identity, '$.key_groups', ?)", groups
     )
-    with pytest.raises(CorruptError, match="a Identity cannot be read"):
+    with pytest.raises(CorruptError, match="a stored Identity cannot be read"):
         scan(url)
 
 
@@ -218,7 +218,7 @@ def test_a_schema_without_a_key_is_told_with_its_place(store):
 
 def test_an_entry_that_is_no_text_is_told_with_its_place(store):
     url = store("meta.sqlite", "UPDATE catalog SET entry = 5")
-    with pytest.raises(CorruptError, match=r"meta\.sqlite: a CatalogEntry cannot be read"):
+    with pytest.raises(CorruptError, match=r"meta\.sqlite: a stored CatalogEntry cannot be read"):
         scan(url)
 
 

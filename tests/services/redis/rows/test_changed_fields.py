@@ -59,7 +59,7 @@ def test_key_groups_that_cannot_be_are_told_with_their_place(place, redis, names
     meta = f"tg:{{{namespace}}}:meta"
     identity = redis.ask("HGET", meta, "identity")
     redis.ask("HSET", meta, "identity", identity.replace('"key_groups":1', f'"key_groups":{groups}'))
-    with pytest.raises(CorruptError, match=f"namespace {namespace}: a Identity cannot be read"):
+    with pytest.raises(CorruptError, match=f"namespace {namespace}: a stored Identity cannot be read"):
         tidegate.connect(redis.url, namespace)
 
 
