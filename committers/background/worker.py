@@ -87,6 +87,8 @@ class Background:
         """Wake the threads after a version became visible: to retire, trim, and follow."""
         self.priority.published()
         self._caught_up.clear()
+        if self._ending.is_set():  # the thread has ended, or is about to: the next writer retires
+            self._caught_up.set()
         self._work.set()
         for each in self._followers:
             each.wake()

@@ -43,7 +43,7 @@ from tidegate.wal.fold import View, fold_all
 
 DEADLINE_S = 900.0
 NAMESPACE = "flights"
-LACKS = ("does not run on the pyspark that is installed", "No module named 'pyspark.")
+LACKS = ("does not run on the pyspark that is installed", "No module named 'pyspark.", "from 'pyspark.")
 
 Row = dict[str, Any]
 Batch = Sequence[Row]

@@ -28,7 +28,14 @@ from tidegate.testing.example import write_flights
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.only_log("file")]
+WRITERS = pytest.importorskip("pyspark.sql.datasource")
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.only_log("file"),
+    pytest.mark.skipif(
+        not hasattr(WRITERS, "DataSourceStreamArrowWriter"), reason="for this it takes PySpark 4.1 or newer"
+    ),
+]
 
 HERE = Path(__file__).parent
 CLIENT_S = 600.0

@@ -17,7 +17,14 @@ from tidegate.errors import ConfigError, LineageError
 from tidegate.spark import cause, prepare, register
 from tidegate.spark.session.releases import type_of_ddl
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+WRITERS = pytest.importorskip("pyspark.sql.datasource")
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not hasattr(WRITERS, "DataSourceStreamArrowWriter"), reason="for this it takes PySpark 4.1 or newer"
+    ),
+]
 
 UTC = datetime.timezone.utc
 SCHEMA = """k string, n int, big bigint, d double, dec decimal(12,3), b boolean, day date, at timestamp,

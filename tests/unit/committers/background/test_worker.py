@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import pytest
 
@@ -29,6 +30,18 @@ def test_a_heartbeat_ends_with_its_query(place):
     finally:
         work.stop()
     assert work.ended
+
+
+def test_a_version_after_the_end_of_its_query_is_not_waited_for(place):
+    """Red before: the close of a sink that migrated a state after its query waited ``apply_deadline_s``."""
+    driver = opened(place)
+    work = Background(driver.log, driver.store, driver.options, lambda: driver.epoch)
+    work._end()
+    wait_until(lambda: not any(thread.is_alive() for thread in work._threads))
+    work.published()
+    begun = time.monotonic()
+    work.drain(20)
+    assert time.monotonic() - begun < 10
 
 
 def test_a_query_that_cannot_be_asked_for_counts_as_one_that_runs(place, caplog):
