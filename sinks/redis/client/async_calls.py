@@ -27,6 +27,7 @@ from tidegate.sinks.redis.client.replies import (
     FLIGHT_CALLS,
     LOST,
     Call,
+    Cause,
     NextAction,
     Refused,
     RetryLater,
@@ -131,9 +132,10 @@ class AsyncCalls:
         await self.servers.close()
 
     async def _retrying(self) -> AsyncIterator[tenacity.AttemptManager]:
-        timeout_s = self.servers.settings.timeout_s
+        timeout_s, cause = self.servers.settings.timeout_s, Cause()
         try:
             async for attempt in tenacity.AsyncRetrying(
+                after=cause,
                 retry=tenacity.retry_if_exception_type(RetryLater),
                 wait=tenacity.wait_exponential(multiplier=0.005, max=0.25),
                 stop=over_at(end_of(timeout_s)),
@@ -143,7 +145,7 @@ class AsyncCalls:
         except RetryLater as later:
             own = self.servers.settings.connection.get("ssl_certfile")
             known = self._has_answered
-            raise no_answer(self.where, timeout_s, later, own, has_answered=known) from later
+            raise no_answer(self.where, timeout_s, cause.of(later), own, has_answered=known) from later
 
     async def _round(
         self, calls: Sequence[Call], left: list[int], replies: list[Any], listed: Listed, flight: int

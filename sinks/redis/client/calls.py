@@ -31,6 +31,7 @@ from tidegate.sinks.redis.client.replies import (
     LATE_REPLY,
     LOST,
     Call,
+    Cause,
     NextAction,
     Refused,
     RetryLater,
@@ -176,9 +177,10 @@ class Calls:
         Raises: StoreUnavailableError: none succeeded within ``timeout_s`` of the start of the call
         (``deadline.py``).
         """
-        timeout_s = self.servers.settings.timeout_s
+        timeout_s, cause = self.servers.settings.timeout_s, Cause()
         try:
             yield from tenacity.Retrying(
+                after=cause,
                 retry=tenacity.retry_if_exception_type(RetryLater),
                 wait=tenacity.wait_exponential(multiplier=0.005, max=0.25),
                 stop=over_at(end_of(timeout_s)),
@@ -187,7 +189,7 @@ class Calls:
         except RetryLater as later:
             own = self.servers.settings.connection.get("ssl_certfile")
             known = self.servers.has_answered
-            raise no_answer(self.where, timeout_s, later, own, has_answered=known) from later
+            raise no_answer(self.where, timeout_s, cause.of(later), own, has_answered=known) from later
 
     def node_of(self, key: bytes) -> Node:
         """Return the server that holds the key. Raises: StoreUnavailableError: not found within

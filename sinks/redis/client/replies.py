@@ -54,6 +54,8 @@ NOT_SAVED = (
 CUT_BY_SERVER = ("losed by server", "reset by peer", "onnection lost")
 NO_REPLY = "bytes that are no reply of Redis"
 LATE_REPLY = "Timeout reading"
+ENDED_TRY = (LATE_REPLY, "no time was left", "Timeout connecting")
+"""Words of a try that the deadline of the whole call ended."""
 TOO_LARGE = (
     "a server closes a connection without a word if a reply is larger than client-output-buffer-limit normal,"
     " if a request is larger than proto-max-bulk-len or client-query-buffer-limit, or when maxmemory-clients"
@@ -190,6 +192,21 @@ class Call(NamedTuple):
 
 class RetryLater(Exception):  # noqa: N818 - drives a retry
     """Some calls have no answer yet; the message has the reason."""
+
+
+class Cause:
+    """The last reason of a retry but for the deadline's own, which names nothing; ``tenacity`` calls it."""
+
+    def __init__(self) -> None:
+        self._named: BaseException | None = None
+
+    def __call__(self, attempt: Any) -> None:
+        error = attempt.outcome.exception()
+        if not any(said in str(error) for said in ENDED_TRY):
+            self._named = error
+
+    def of(self, last: RetryLater) -> RetryLater:
+        return self._named if isinstance(self._named, RetryLater) else last
 
 
 class ServerState(NamedTuple):
