@@ -267,8 +267,9 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
             f"namespace {name} was begun as a copy of another namespace or version, and has no version:"
             f" `tidegate drop --namespace {name} --force`, then run this command again"
         )
+    # Older copies of the stores may have been put back since the copy was begun.
     missing = sorted({*state.stores} - {ref.name for ref in new.endpoints.stores})
-    if missing and state.last_version <= 1:  # older copies of the stores may have been put back meanwhile
+    if is_copy and missing and state.last_version <= 1:
         raise ConfigError(
             f"namespace {name}, which this command has begun, has store {', '.join(missing)}, too: give it as"
             f" {missing[0]}=URL, or, if the namespace has it no more, `tidegate drop --namespace {name}"

@@ -17,7 +17,7 @@ import tenacity
 from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.async_servers import AsyncServers, View
-from tidegate.sinks.redis.client.channel import CUT_OFF, AsyncNode, NoTurnError
+from tidegate.sinks.redis.client.channel import AsyncNode, NoTurnError
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
     CUT_BY_SERVER,
@@ -114,16 +114,14 @@ class AsyncCalls:
         ConfigError: the servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
-        left, cause, flight = list(range(len(calls))), "", FLIGHT_CALLS
+        left, flight = list(range(len(calls))), FLIGHT_CALLS
         async for attempt in self._retrying():
             with attempt:
                 left, why = await self._round(calls, left, replies, listed, flight)
                 if left:
                     if any(said in why for said in CUT_BY_SERVER):
                         flight = max(1, flight // 2)  # its replies may be too large together
-                    if not (cause and why.endswith(CUT_OFF)):  # the deadline cut this try off
-                        cause = why
-                    raise RetryLater(cause)
+                    raise RetryLater(why)
         return replies
 
     async def close(self) -> None:

@@ -9,7 +9,8 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.channel import NOT_FOUND_IN_TIME, AsyncNode, Plain, Tls, closed, in_time
+from tidegate.sinks.redis.client.channel import AsyncNode, Plain, Tls, closed, in_time
+from tidegate.sinks.redis.client.replies import NOT_FOUND_IN_TIME
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 from tidegate.sinks.redis.client.steps import (

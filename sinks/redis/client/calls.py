@@ -28,7 +28,6 @@ from tidegate.sinks.redis.client.replies import (
     FEW_CALLS,
     FLIGHT_BYTES,
     FLIGHT_CALLS,
-    LATE_REPLY,
     LOST,
     Call,
     Cause,
@@ -160,15 +159,14 @@ class Calls:
         servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
-        left, cut = list(range(len(calls))), ""
+        left, was_cut = list(range(len(calls))), False
         for attempt in self.retrying():
             with attempt:
-                left, why = self._round(calls, left, replies, once=once, flight=flight, one_flight=bool(cut))
+                left, why = self._round(calls, left, replies, once=once, flight=flight, one_flight=was_cut)
                 if left:
                     if any(said in why for said in CUT_BY_SERVER):
-                        cut, flight = why, max(1, flight // 2)  # its replies may be too large together
-                    # The deadline may have ended the last try.
-                    raise RetryLater(cut if cut and LATE_REPLY in why else why)
+                        was_cut, flight = True, max(1, flight // 2)  # its replies may be too large together
+                    raise RetryLater(why)
         return replies
 
     def retrying(self) -> Iterator[tenacity.AttemptManager]:

@@ -23,18 +23,12 @@ from redis.asyncio.connection import Connection, SSLConnection
 
 from tidegate.base.deadline import end_of, left_of
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.replies import DENIED, LOST, Call
+from tidegate.sinks.redis.client.replies import DENIED, LOST, NO_REPLY_LEFT, NO_TIME_LEFT, NOT_IN_TIME, Call
 from tidegate.sinks.redis.client.servers import AGE_MAX_S, readable, send_no_name
 from tidegate.sinks.redis.client.settings import RedisSettings, without_words
 from tidegate.sinks.redis.client.shapes import fits, no_reply, wrong_reply
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 
-NOT_IN_TIME = "no connection in time"
-NOT_FOUND_IN_TIME = "the servers were not found in time"
-NO_TIME_LEFT = "no time was left for a request"
-NO_REPLY_LEFT = "no reply in time"
-CUT_OFF = (NOT_IN_TIME, NOT_FOUND_IN_TIME, NO_TIME_LEFT, NO_REPLY_LEFT)
-"""The ends of the messages of a try that the deadline ended: they do not name its cause."""
 CONNECTIONS = 4
 """The most connections to each server."""
 SHARE = 64

@@ -54,8 +54,12 @@ NOT_SAVED = (
 CUT_BY_SERVER = ("losed by server", "reset by peer", "onnection lost")
 NO_REPLY = "bytes that are no reply of Redis"
 LATE_REPLY = "Timeout reading"
-ENDED_TRY = (LATE_REPLY, "no time was left", "Timeout connecting")
-"""Words of a try that the deadline of the whole call ended."""
+NOT_IN_TIME = "no connection in time"
+NOT_FOUND_IN_TIME = "the servers were not found in time"
+NO_TIME_LEFT = "no time was left for a request"
+NO_REPLY_LEFT = "no reply in time"
+CUT_OFF = (LATE_REPLY, "Timeout connecting", NOT_IN_TIME, NOT_FOUND_IN_TIME, NO_TIME_LEFT, NO_REPLY_LEFT)
+"""Words of a try that the deadline ended: they do not name its cause."""
 TOO_LARGE = (
     "a server closes a connection without a word if a reply is larger than client-output-buffer-limit normal,"
     " if a request is larger than proto-max-bulk-len or client-query-buffer-limit, or when maxmemory-clients"
@@ -202,7 +206,7 @@ class Cause:
 
     def __call__(self, attempt: Any) -> None:
         error = attempt.outcome.exception()
-        if not any(said in str(error) for said in ENDED_TRY):
+        if not any(said in str(error) for said in CUT_OFF):
             self._named = error
 
     def of(self, last: RetryLater) -> RetryLater:

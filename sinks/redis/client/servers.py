@@ -25,7 +25,7 @@ from redis.sentinel import Sentinel
 from tidegate.base import forks
 from tidegate.base.deadline import left_of
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.replies import DENIED, LOST
+from tidegate.sinks.redis.client.replies import DENIED, LOST, NO_TIME_LEFT
 from tidegate.sinks.redis.client.settings import RedisSettings, without_words
 from tidegate.sinks.redis.client.shapes import no_reply
 from tidegate.sinks.redis.client.steps import (
@@ -334,7 +334,7 @@ class Node:
     def _left(self) -> float:
         left_s = left_of(self._settings.timeout_s)
         if left_s <= 0:
-            raise redis.TimeoutError(f"no time was left for a request to {self.address}")
+            raise redis.TimeoutError(f"{NO_TIME_LEFT} to {self.address}")
         return left_s
 
     def give(self, connection: Any) -> None:

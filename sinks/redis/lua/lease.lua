@@ -104,8 +104,8 @@ writes.lease = on_namespace(function(key, uuid, lease_id, version, duration_us)
   local existing = redis.call('HGET', leases, field)
   local others = not existing and leases ~= key and redis.call('HLEN', leases) or 0
   if others >= leases_max or (others >= CLEANUP_INTERVAL and now % CLEANUP_INTERVAL == 0) then
-    -- Leases expire while no writer runs. Few are one page; of many, a random one is likely to contain some of them. The
-    -- time's lowest digits are always 0 here.
+    -- Leases expire while no writer runs. Few are one page; of many, a random one is likely to contain some of them. Where
+    -- there is room for the lease, the time's lowest digits are 0.
     local _, count, is_readable = reader_leases(key, leases_max)
     local ended, invalid = {}, {}
     if is_readable then

@@ -477,8 +477,8 @@ class LeaseKeeper(LeaseFlow):
             self._give_back_left()
         self._closed = True
         self._wake()
-        if thread is not None and thread is not threading.current_thread() and not self._is_stuck():
-            thread.join(CLOSE_S)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(BEGIN_S if self._is_stuck() else CLOSE_S)
 
     # -- the thread ------------------------------------------------------------------------------
 

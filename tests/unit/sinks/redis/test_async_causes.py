@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.redis.client.async_calls import AsyncCalls
-from tidegate.sinks.redis.client.channel import CUT_OFF
+from tidegate.sinks.redis.client.replies import CUT_OFF
 from tidegate.sinks.redis.client.settings import settings_of
 
 
