@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from tidegate.spark.errors import Py4JError, Py4JJavaError
+from tidegate.spark.errors import Py4JError
 
 try:
     from pyspark import SparkContext
@@ -42,8 +42,6 @@ __all__ = [
 
 NOT_TAKEN = (PySparkException, Py4JError, RecursionError)
 """The errors of a text that Spark does not take as SQL; where it is no Unicode, 3.5 raises the last one."""
-UNKNOWN_OPTION = (PySparkException, Py4JJavaError)
-"""The error of an option that the release lacks: 3.5 returns the JVM's."""
 SEED = np.uint32(42)
 
 
