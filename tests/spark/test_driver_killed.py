@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from killed_driver import BATCHES, expected, write_input
@@ -40,6 +42,10 @@ def numbers(version):
     return sorted(row["n"] for batch in BATCHES[:version] for row in batch)
 
 
+OLDEST = Path(__file__).resolve().parents[2] / ".venv-oldest/bin/python"
+"""An environment of the oldest release of Spark; `make test` makes it first."""
+
+
 @pytest.fixture
 def folder(tmp_path):
     write_input(tmp_path)
@@ -55,9 +61,9 @@ def log(folder, log_at):
 def run(folder, log, drive):
     """The driver script to its end; its exit code and what it printed."""
 
-    def driver(place="none", armed="", master="local[2]"):
+    def driver(place="none", armed="", master="local[2]", python=sys.executable):
         words = (json.dumps(log.keywords), master, place)
-        return drive("killed_driver.py", folder, *words, armed=armed)
+        return drive("killed_driver.py", folder, *words, armed=armed, python=python)
 
     return driver
 
@@ -125,6 +131,24 @@ def test_a_driver_killed_in_a_batch_is_started_again_i1_i2_i4_i5(folder, log, ru
     assert reads(folder)[2] == (10, 4)
     if place not in DECIDED:
         assert reads(folder)[1] == (10, 0)
+    agree(folder, log)
+
+
+@pytest.mark.skipif(sys.prefix == str(OLDEST.parents[1]) or not OLDEST.exists(), reason="no older Spark")
+@pytest.mark.parametrize("oldest_is_first", [True, False])
+def test_each_start_may_be_on_another_release_of_spark_i1_i2_i4(folder, log, run, oldest_is_first):
+    """The version that one release decided is completed by the other, and its checkpoint continues there."""
+    ways = [str(OLDEST), sys.executable]
+    first, second = ways if oldest_is_first else reversed(ways)
+    for python, nth, decided in ((first, 2, 2), (second, 1, 3)):
+        code, told = run(armed=f"decide.after_append=kill@{nth}", python=python)
+        assert code == -signal.SIGKILL, told
+        check(folder, log, visible=decided - 1, decided=decided)
+    code, told = run(python=first)
+    assert code == 0, told
+    assert committed(folder) == [0, 1, 2, 3]
+    assert calls(folder) == [0, 1, 2, 3], "no batch runs again once it is decided"
+    check(folder, log, visible=4, decided=4)
     agree(folder, log)
 
 

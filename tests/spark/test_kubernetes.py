@@ -1,4 +1,4 @@
-"""deploy/kubernetes: objects that a server takes, and executors' pods as Spark's own code makes them of these."""
+"""deploy/kubernetes: objects that a server takes, and executors' pods as Spark's own code makes them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_spark_makes_executors_that_find_the_driver_and_have_the_template(spark,
     words = container["args"]
     for name, value in {**OF_POD, f"{mounted}/executor.yaml": str(template)}.items():
         words = [word.replace(name, value) for word in words]
-    settings = dict(word.removeprefix("--conf=").split("=", 1) for word in words if word.startswith("--conf="))
+    of_spark = [word.removeprefix("--conf=") for word in words if word.startswith("--conf=")]
+    settings = dict(word.split("=", 1) for word in of_spark)
     pod, made = _executor(spark, settings)
     assert pod["spec"]["securityContext"] == objects["Pod"]["spec"]["securityContext"]
     assert pod["spec"]["automountServiceAccountToken"] is False

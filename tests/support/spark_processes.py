@@ -30,27 +30,40 @@ class DriverProcesses:
             driver.wait()
 
     def run(
-        self, script: str, folder: Path, *words: str, armed: str = "", deadline_s: float = DEADLINE_S
+        self,
+        script: str,
+        folder: Path,
+        *words: str,
+        armed: str = "",
+        deadline_s: float = DEADLINE_S,
+        python: str = sys.executable,
     ) -> tuple[int, str]:
         """Run a script to its end; its exit code, and the end of its output to show when a test fails."""
-        pid = self.start(script, folder, *words, armed=armed)
+        pid = self.start(script, folder, *words, armed=armed, python=python)
         wait_until(lambda: _exit_code(pid) is not None, f"{script} ends", deadline_s)
         code = _exit_code(pid)
         assert code is not None
         return code, (folder / "driver.log").read_text()[-SHOWN_CHARACTERS:]
 
-    def start(self, script: str, folder: Path, *words: str, armed: str = "") -> int:
-        """Start a script; the id of its process, which leads a group of its own."""
+    def start(
+        self, script: str, folder: Path, *words: str, armed: str = "", python: str = sys.executable
+    ) -> int:
+        """Start a script; the id of its process, which leads a group of its own.
+
+        Another ``python`` than this one has a Spark of its own.
+        """
         environment = {
             **os.environ,
             "SPARK_HOME": str(_own_spark_home(folder)),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": python,
             failpoints.ENVIRONMENT_VARIABLE: armed,
         }
+        if python != sys.executable:
+            del environment["SPARK_HOME"]
         with (folder / "driver.log").open("w") as output:
             driver = subprocess.Popen(
-                [sys.executable, str(SCRIPTS / script), str(folder), *words],
+                [python, str(SCRIPTS / script), str(folder), *words],
                 env=environment,
                 cwd=folder,
                 stdout=output,
