@@ -1,4 +1,7 @@
-"""The reads of a namespace in Redis: their calls and the meaning of their replies. Pure; for both clients."""
+"""The reads of a namespace in Redis: their calls and the meaning of their replies. Pure; for both clients.
+
+The functions in the server decide what a reader sees: ``lua/pointer.lua`` and ``lua/read.lua``.
+"""
 
 from __future__ import annotations
 

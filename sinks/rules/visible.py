@@ -1,4 +1,7 @@
-"""Rules about visible versions, their entries and floors, and the errors for those that are missing. Pure."""
+"""Rules about visible versions, their entries and floors, and the errors for those that are missing. Pure.
+
+Each store decides which version is visible, in its pointer (``Store.publish``).
+"""
 
 from __future__ import annotations
 

@@ -377,9 +377,14 @@ def reduce(chance, seq):
 
 
 CALLS = [upsert, upsert, delete, both, replace, patch, newer_by, apply_changes, reduce]
+SEEDS, FIRST_SEEDS = 50, 3
+"""Of 40 versions each; `make full` runs all of them."""
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(FIRST_SEEDS), *(pytest.param(n, marks=pytest.mark.slow) for n in range(FIRST_SEEDS, SEEDS))],
+)
 def test_every_version_is_the_aggregation_of_its_base(shop, seed):
     chance, orders = random.Random(seed), shop()
     orders.driver.options = dataclasses.replace(orders.driver.options)
