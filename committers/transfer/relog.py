@@ -256,11 +256,18 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
             f" --namespace {saved.identity.name} --to {following_name(name)}`"
         )
     is_copy = saved.mark_of(state.namespace) in state.once
+    another = (
+        f"give another name, `tidegate relog --namespace {saved.identity.name} --to {following_name(name)}`"
+    )
+    if state.key_groups != saved.identity.key_groups:
+        raise ConfigError(
+            f"namespace {name} was made with key_groups={state.key_groups}, and what is saved of namespace"
+            f" {saved.identity.name} has {saved.identity.key_groups}: {another}"
+        )
     if state.last_version and not (is_copy and decided_for(state, saved.origin)):
         raise ConfigError(
             f"namespace {name} has {state.last_version} versions, and none is a copy of version"
-            f" {saved.entry.version} of namespace {saved.identity.name}: give another"
-            f" name, `tidegate relog --namespace {saved.identity.name} --to {following_name(name)}`"
+            f" {saved.entry.version} of namespace {saved.identity.name}: {another}"
         )
     if not is_copy and any(token.startswith(once_key(ImportOrigin(RELOG_TOKEN))) for token in state.once):
         raise ConfigError(

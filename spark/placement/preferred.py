@@ -157,15 +157,16 @@ class Placement:
     def ran(self, acks: Sequence[Ack]) -> None:
         """Store the places at which the tasks really ran, and have their caches."""
         with self._lock:
-            places = self.current
-            if places is None or len(acks) != len(places.executors):
-                return
             ran: list[RanAt | None] = [None] * len(acks)
             for ack in acks:
                 ran[ack.task] = RanAt(ack.executor, ack.host) if ack.executor else None
-            pairs = zip(ran, places.executors, strict=True)
-            self.met = sum(was is not None and was.executor == name for was, name in pairs), len(acks)
-            if ran != self._ran:
+            self.met, places = (0, 0), self.current
+            if places is not None and len(acks) == len(places.executors):
+                pairs = zip(ran, places.executors, strict=True)
+                self.met = sum(was is not None and was.executor == name for was, name in pairs), len(acks)
+            if (
+                any(ran) and ran != self._ran
+            ):  # without hints, too: on one executor, or where Spark did not tell
                 self._ran = ran
                 if self._manager is not None:
                     self._manager.write_task_locality(ran)

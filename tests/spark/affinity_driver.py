@@ -6,11 +6,12 @@ SETTINGS, as JSON: ``affinity``, ``wait`` (spark.locality.wait), ``tasks``, ``ro
 phase), ``step`` ("reduce", or "update": its state is read in a stage in front), ``play`` (of ``PLAYS``:
 "lost" if it is left out), and ``options`` of the sink. A standalone cluster with workers at 127.0.0.1 to .3,
 each with its own temporary folder for the cache of state. With "shared" the first two are one location, and
-share it. Before each phase of the play workers are killed, or come in place of killed ones.
+share it. Before each phase of the play workers are killed, or come in place of killed ones. With "dynamic"
+Spark ends executors that are idle, until one is left, and starts others when tasks wait.
 
 It adds a line of JSON per batch to FOLDER/notes: phase, assigned (executor of each task, null without), ran
 (executor and host of each task), reads (keys that the caches knew, all that were asked for), executors (id:
-host), seconds.
+host), before (those before the batch), seconds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -40,10 +42,21 @@ PLAYS = {
     | {f"{at} {how}": f"{what} {at}" for at in ADDRESSES for how, what in (("down", "kill"), ("up", "add"))},
 }
 """What happens to a worker before each phase, by the play."""
+PLAYS["dynamic"] = {"three": "grow", "one": "shrink", "three again": "grow", "one again": "shrink"}
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": 1,
+    "spark.dynamicAllocation.maxExecutors": 3,
+    "spark.executor.cores": 1,
+    **{
+        f"spark.dynamicAllocation.{name}": "1s"
+        for name in ("executorIdleTimeout", "cachedExecutorIdleTimeout", "shuffleTracking.timeout")
+    },
+}
 DEADLINE_S = 120.0
 
 
-def start_session(master: str, wait: str) -> SparkSession:
+def start_session(master: str, wait: str, play: str) -> SparkSession:
     return session(
         master,
         "affinity",
@@ -51,6 +64,7 @@ def start_session(master: str, wait: str) -> SparkSession:
             **DEAD_EXECUTORS,
             "spark.sql.shuffle.partitions": 3,
             "spark.locality.wait": wait,
+            **(DYNAMIC if play == "dynamic" else {}),
         },
     )
 
@@ -60,6 +74,23 @@ def wait_for_executors(spark: SparkSession, count: int) -> None:
     while len(executors_now(spark.sparkContext)) != count:
         assert time.monotonic() < end, f"there are not {count} executors within {DEADLINE_S} s"
         time.sleep(0.1)
+
+
+def grow(spark: SparkSession, folder: Path) -> None:
+    """Let three tasks wait until each has an executor."""
+    begun = folder / f"grown-{time.monotonic_ns()}"
+
+    def task(_: int) -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+
+    waiting = threading.Thread(target=spark.sparkContext.parallelize(range(3), 3).foreach, args=(task,))
+    waiting.start()
+    try:
+        wait_for_executors(spark, 3)
+    finally:
+        begun.touch()
+        waiting.join(DEADLINE_S)
 
 
 def main(folder: Path, settings: dict) -> None:
@@ -74,7 +105,7 @@ def main(folder: Path, settings: dict) -> None:
         os.utime(path, (1_600_000_000 + 100 * at,) * 2)
     locations = SHARED if play == "shared" else None
     with SparkCluster(folder / "cluster", *ADDRESSES, locations=locations) as cluster:
-        spark = start_session(cluster.url, settings["wait"])
+        spark = start_session(cluster.url, settings["wait"], play)
         try:
             run(spark, cluster, folder, settings)
         finally:
@@ -113,9 +144,14 @@ def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict
         phase, happens = phases[batch_id // settings["stable"]]
         what, _, address = happens.partition(" ")
         if what and batch_id % settings["stable"] == 0:
-            getattr(cluster, what)(address)
-            wait_for_executors(spark, 2 if what == "kill" else 3)
-        start = time.monotonic()
+            if what == "grow":
+                grow(spark, folder)
+            elif what == "shrink":
+                wait_for_executors(spark, 1)
+            else:
+                getattr(cluster, what)(address)
+                wait_for_executors(spark, 2 if what == "kill" else 3)
+        before, start = executors_now(spark.sparkContext), time.monotonic()
         commit(rows, batch_id)
         state = sink.last_state
         current = sink._writing.now and sink._writing.now.placement and sink._writing.now.placement.current
@@ -126,12 +162,14 @@ def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict
             "ran": [(ack.executor, ack.host) for ack in sorted(acks[-1], key=lambda ack: ack.task)],
             "reads": [state.hits + state.absent, state.hits + state.absent + state.misses],
             "executors": executors_now(spark.sparkContext),
+            "before": before,
             "seconds": time.monotonic() - start,
         }
         with (folder / "notes").open("a") as notes:
             notes.write(json.dumps(note) + "\n")
 
-    wait_for_executors(spark, 3)
+    if settings.get("play") != "dynamic":
+        wait_for_executors(spark, 3)
     run_query(spark, folder, each)
     sink.close()
 

@@ -61,11 +61,11 @@ def test_only_the_share_of_a_lost_worker_moves_i1_i2(drive, tmp_path, affinity, 
     assert sum(old != new for old, new in zip(lost, back, strict=True)) == TASKS // 3
 
 
-def played(drive, tmp_path, play):
+def played(drive, tmp_path, play, wait="300s"):
     """What each batch noted; the sums are right in the end."""
     settings = {
         "affinity": True,
-        "wait": "300s",
+        "wait": wait,
         "tasks": TASKS,
         "rows": ROWS,
         "stable": STABLE,
@@ -78,6 +78,11 @@ def played(drive, tmp_path, play):
         with gate.snapshot() as snapshot:
             sums = dict(snapshot.table("sums").scan())
         assert sums == {f"k{n}": {"n": gate.version() * n} for n in range(ROWS)}
+    return notes
+
+
+def kept(notes):
+    """Check that each task ran where it was assigned, and that its cache served all where nothing moved."""
     for note in notes:
         assert [executor for executor, _ in note["ran"]] == note["assigned"]
     for note in notes[STABLE - 1 :: STABLE]:
@@ -92,7 +97,7 @@ def moved(before, after):
 
 def test_two_processes_of_one_location_share_its_cache_i1(drive, tmp_path):
     """Of the two tasks of the lost one, one stays at its location, where its cache is."""
-    notes = played(drive, tmp_path, "shared")
+    notes = kept(played(drive, tmp_path, "shared"))
     assert {location for note in notes for _, location in note["ran"]} == {"H1", "H3"}
     first = notes[::STABLE]
     assert [moved(before, after) for before, after in itertools.pairwise(first)] == [1, 1]
@@ -102,9 +107,22 @@ def test_two_processes_of_one_location_share_its_cache_i1(drive, tmp_path):
 
 def test_a_rolling_restart_moves_each_workers_share_alone_i1(drive, tmp_path):
     """Down, a worker's tasks go to the others; up again, as many come back. The rest stay."""
-    notes = played(drive, tmp_path, "rolling")
+    notes = kept(played(drive, tmp_path, "rolling"))
     first = notes[::STABLE]
     assert [note["phase"].split()[-1] for note in first] == ["stable", *("down", "up") * 3]
     for before, after in itertools.pairwise(first):
         assert moved(before, after) == TASKS // 3
         assert after["reads"][0] >= ROWS * 0.5
+
+
+def test_executors_that_spark_ends_and_starts_are_told_as_they_are_i1(drive, tmp_path):
+    """Tasks are assigned to executors that are there; the sink tells how many got theirs."""
+    notes = played(drive, tmp_path, "dynamic", wait="0s")
+    assert [len(note["before"]) for note in notes[::STABLE]] == [3, 1, 3, 1]
+    for note in notes:
+        if note["assigned"] is None:  # one executor: nothing to choose
+            assert note["met"] == [0, 0]
+            continue
+        assert set(note["assigned"]) <= {*note["before"], *note["executors"]}
+        ran = [executor for executor, _ in note["ran"]]
+        assert note["met"] == [sum(map(str.__eq__, ran, note["assigned"])), TASKS]

@@ -140,8 +140,14 @@ def test_executors_are_lost_and_added(cluster):
     cluster["2"] = "b"
     del cluster["1"]
     assert placed.places(Context(), "q", 4, 8).executors == ("0", "2", "0", "2")
+    placed.ran(acks(("0", "a"), ("2", "b"), ("0", "a"), ("2", "b")))
     del cluster["2"]
     assert placed.places(Context(), "q", 4, 8) is None  # one alone: nothing to choose
+    placed.ran(acks(*[("0", "a")] * 4))
+    assert placed.met == (0, 0)
+    cluster["3"] = "b"
+    again = placed.places(Context(), "q", 4, 8).executors
+    assert again == ("0", "0", "3", "3"), "by where tasks ran last, not by where they were before"
 
 
 def test_a_task_that_cannot_say_where_it_ran_is_assigned_anew(cluster):

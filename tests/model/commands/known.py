@@ -291,6 +291,9 @@ MENDED = {
     "a restore-from that leaves a store behind which the list has from a time before": (
         "add-store remove-store rewind rename batch trim add-store backup lose-store"
     ),
+    "a relog to a namespace that a killed batch has begun with other key groups": (
+        "rekey finish lose-log relog drop batch!manifest.after_write cron"
+    ),
 }
 """By name, the word that found it."""
 

@@ -460,6 +460,18 @@ def test_a_namespace_that_wrote_the_same_batches_is_no_copy(place, retired):
     assert rows_by_table(place.store, "other") == before
 
 
+def test_an_empty_namespace_with_other_key_groups_is_told_with_another_name(place):
+    """Red before: the advice was to leave out an option that relog does not have."""
+    place.old.close()
+    gone(place)
+    ended(0, "init", "--namespace=other", "--key-groups=4")
+    text = refused(2, "relog", "--namespace=flights", "--to=other", "--yes")
+    assert "made with key_groups=4, and what is saved of namespace flights has 8" in text
+    (command,) = re.findall("`tidegate ([^`]*)`", text)
+    ended(0, *command.split(), "--yes")
+    assert rows_by_table(place.store, "other_2") == rows_by_table(place.store)
+
+
 def test_a_copy_that_was_begun_of_another_namespace_is_removed_first(place):
     gone(place)
     silence_writer(place.folder / "store")
