@@ -146,7 +146,7 @@ def reader(folder, namespace):
                 contextlib.suppress(ConfigError),  # the namespace is not there yet
                 tidegate.connect(f"sqlite://{folder}/store", namespace) as gate,
             ):
-                while not stop.wait(0.05):
+                while not stop.wait(0.005):
                     read(gate)
             stop.wait(0.05)
 

@@ -6,9 +6,11 @@ batch may be lost, doubled, or run again once it was decided.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -134,18 +136,53 @@ def test_a_driver_killed_in_a_batch_is_started_again_i1_i2_i4_i5(folder, log, ru
     agree(folder, log)
 
 
+@contextlib.contextmanager
+def whole_snapshots(folder):
+    """Read snapshots until the end; yields their versions. Each has both tables as they are expected."""
+    versions, torn, ended = [], [], threading.Event()
+
+    def read(gate):
+        with gate.snapshot() as snapshot:
+            tables = {name: dict(snapshot.table(name).scan()) for name in ("newest", "sums")}
+        versions.append(snapshot.version)
+        if tables != expected(snapshot.version):
+            torn.append((snapshot.version, tables))
+
+    def poll():
+        while not ended.is_set():
+            with (
+                contextlib.suppress(tidegate.ConfigError),  # the namespace is not there yet
+                tidegate.connect(f"sqlite://{folder}/store", "flights") as gate,
+            ):
+                while not ended.wait(0.005):
+                    read(gate)
+            ended.wait(0.05)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield versions
+    finally:
+        ended.set()
+        thread.join()
+    assert not torn, torn[0]
+    assert versions == sorted(versions)
+
+
 @pytest.mark.skipif(sys.prefix == str(OLDEST.parents[1]) or not OLDEST.exists(), reason="no older Spark")
 @pytest.mark.parametrize("oldest_is_first", [True, False])
 def test_each_start_may_be_on_another_release_of_spark_i1_i2_i4(folder, log, run, oldest_is_first):
     """The version that one release decided is completed by the other, and its checkpoint continues there."""
     ways = [str(OLDEST), sys.executable]
     first, second = ways if oldest_is_first else reversed(ways)
-    for python, nth, decided in ((first, 2, 2), (second, 1, 3)):
-        code, told = run(armed=f"decide.after_append=kill@{nth}", python=python)
-        assert code == -signal.SIGKILL, told
-        check(folder, log, visible=decided - 1, decided=decided)
-    code, told = run(python=first)
-    assert code == 0, told
+    with whole_snapshots(folder) as versions:
+        for python, nth, decided in ((first, 2, 2), (second, 1, 3)):
+            code, told = run(armed=f"decide.after_append=kill@{nth}", python=python)
+            assert code == -signal.SIGKILL, told
+            check(folder, log, visible=decided - 1, decided=decided)
+        code, told = run(python=first)
+        assert code == 0, told
+    print(f"{len(versions)} snapshots of {len(set(versions))} versions")
     assert committed(folder) == [0, 1, 2, 3]
     assert calls(folder) == [0, 1, 2, 3], "no batch runs again once it is decided"
     check(folder, log, visible=4, decided=4)
