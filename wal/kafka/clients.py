@@ -1,64 +1,34 @@
-"""This process's Kafka clients: created on first use, lent to one caller at a time, shared by its logs.
+"""The Kafka clients of one log: lent by the process's pool, created on first use, called until they answer.
 
-A client has threads, which a fork does not copy: a forked child creates its own clients and never
-touches those it inherited. A client whose call failed is discarded. Its messages in flight may
-still reach a broker, but no caller waits for them (append rule 4).
+Their errors become the errors of the log: see ``Clients.unavailable``.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import ctypes
 import functools
-import logging
-import threading
-import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import tenacity
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from tidegate.base import forks
 from tidegate.base.urls import over_its_time
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.options.logins import NoLoginError, Provider
+from tidegate.wal.kafka.errors import DENIED, TRANSIENT, is_refused, is_tokenless
+from tidegate.wal.kafka.pool import ReadingConsumer, logger, pool_of
 from tidegate.wal.kafka.settings import CHANGELOG, MESSAGE_BYTES, KafkaSettings
 from tidegate.wal.log import RECORD_BYTES_MAX
 
-logger = logging.getLogger("tidegate.kafka")
-logger.addHandler(logging.NullHandler())  # else Python prints records without a handler on standard error
-
 T = TypeVar("T")
-
-REFUSED = frozenset(
-    {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - librdkafka's names for its own errors start with _
-        KafkaError._SSL,  # noqa: SLF001
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.UNSUPPORTED_SASL_MECHANISM,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    }
-)
-"""The brokers refuse, and will refuse again: a retry would only hide it."""
-
-UNANSWERED = "handshake failed: Local: "
-"""librdkafka's text for a SASL handshake without an answer, because a broker went away. Its error
-code is that of a refused handshake.
-"""
-
-TOKENLESS = "Failed to acquire SASL OAUTHBEARER token"
-"""librdkafka's text for a callback that raised. Its error code is that of a refused login."""
 
 UNTRUSTED = (
     "the brokers' certificate has expired (`openssl s_client -connect HOST:PORT` shows it; renew it), or"
     " ssl.ca.location is not who signed it; "
 )
-DENIED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 RIGHTS = {
     "describing": "Describe",
     "metadata": "Describe",
@@ -72,222 +42,8 @@ RIGHTS = {
 }
 """The right that a broker requires, by the first words of the request's description."""
 
-DESTROY_BROKER = getattr(KafkaError, "_DESTROY_BROKER", None)
-"""A connection that ended while it was being made. Older supported clients do not report this error."""
-
-TRANSIENT = frozenset(
-    {
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        DESTROY_BROKER,
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._WAIT_COORD,  # noqa: SLF001
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-    }
-)
-"""Errors after which the request may be repeated: another broker leads, or none yet, or no answer arrived."""
-
-END_S = 5.0
-"""How long the close of a consumer is awaited; the client itself sets no bound."""
-LAST_ANSWER_S = 1.0
-"""How long the answer to a consumer's last fetch is awaited. After a time-out no others are awaited."""
-
 THROTTLED_S = 1.0
 """A pause of this length by a quota is the cause of an answer that did not come in time."""
-IDLE_MAX = 4
-"""How many idle clients of one kind a process keeps for a cluster. Each has about five threads."""
-
-
-TOPICS_MAX = 256
-"""The number of topics that a client has used when it is ended. It keeps about 15 KB for each,
-permanently, also for those that were deleted.
-"""
-
-
-class _Notes(threading.local):
-    """The reports of the clients during this thread's call: the last error, the number of refusals, and the
-    longest time for which brokers made this user wait.
-    """
-
-    last: KafkaError | None = None
-    refusals = 0
-    throttled_s = 0.0
-
-    def clear(self) -> None:
-        self.last, self.refusals, self.throttled_s = None, 0, 0.0
-
-    def throttle(self, event: Any) -> None:
-        """Record a broker's pause, of which librdkafka tells seconds."""
-        self.throttled_s = max(self.throttled_s, event.throttle_time)
-
-    def add(self, error: KafkaError) -> None:
-        self.refusals += is_refused(error)
-        if not is_refused(self.last):  # errors after a refusal are its consequences
-            self.last = error
-
-
-class ReadingConsumer(Consumer):
-    """A consumer that records the topics that it has read and their ids: see ``consumer._assign``."""
-
-    def __init__(self, configuration: dict[str, Any], *, logger: logging.Logger) -> None:
-        super().__init__(configuration, logger=logger)
-        self.topics: dict[str, str | None] = {}
-        self.rested = False
-        """Whether it was used before: a new consumer requests metadata by itself."""
-
-
-class Pool:
-    """The idle clients of this process for one cluster with one set of settings, shared by all logs.
-
-    A topic is not part of a client's settings, so any number of namespaces use the same few clients.
-    """
-
-    _freed: weakref.finalize[..., Pool] | None = None
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self.users: weakref.WeakSet[Clients] = weakref.WeakSet()
-        """The logs that have used a client and were not closed since."""
-        self.idle: dict[str, deque[Any]] = {}
-        self.alive: list[Any] = []
-        """Every client that was not closed, lent or idle."""
-        self.used: dict[int, set[str]] = {}
-        """The topics for which each living client was lent, by the client's ``id``."""
-        self.topic_ids: dict[str, str] = {}
-        """The ids of existing topics as they were last described: a remade topic has another one."""
-        self.notes = _Notes()
-        if self._freed is not None:
-            self._freed.detach()
-        # A pool whose logs were not closed: a consumer that is only freed has no bound to its end.
-        self._freed = weakref.finalize(self, _end_all, self.idle)
-        self._freed.atexit = False
-
-    def after_fork(self) -> None:
-        """Abandon the inherited clients, in the child.
-
-        Freeing such a client, at the latest when the interpreter ends, would wait for threads that
-        this process does not have. So each gets a reference that is never released.
-        """
-        for client in self.alive:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
-        self.forget()
-
-    @contextlib.contextmanager
-    def lent(self, kind: str, make: Callable[[], T], topic: str) -> Generator[T, None, None]:
-        """Lend a client of this kind for exclusive use; ``make`` creates one when none is idle."""
-        idle: deque[T] = self.idle.setdefault(kind, deque())
-        client = self._rested(idle, kind)
-        if client is None:
-            client = make()
-            self.alive.append(client)
-        used = self.used.setdefault(id(client), set())
-        used.add(topic)
-        self.notes.clear()
-        alive, failed = self.alive, True
-        try:
-            yield client
-            failed = False
-        except GeneratorExit:  # the caller stops early; the client is fine
-            failed = False
-            raise
-        finally:
-            if alive is not self.alive:
-                pass  # lent before a fork, and this is the child: not its own
-            elif (
-                failed
-                or len(idle) >= IDLE_MAX
-                or len(used) >= TOPICS_MAX
-                or not self.users
-                or not _rests(kind, client)
-            ):
-                self._end(kind, client)
-            else:
-                idle.append(client)
-
-    def _rested(self, idle: deque[T], kind: str) -> T | None:
-        """Return an idle client, if there is one, that was not refused while it was idle.
-
-        A client reports such a refusal only on its next use, when it may be over. A time-out of
-        that call would be taken for a refusal. A new client reports its current state.
-        """
-        while True:
-            try:
-                client = idle.pop()
-            except IndexError:
-                return None
-            self.notes.clear()
-            with contextlib.suppress(KafkaException):  # the client gave up
-                client.poll(0)  # type: ignore[attr-defined]
-                if not is_refused(self.notes.last) and not is_tokenless(self.notes.last):
-                    return client
-            self._end(kind, client)
-
-    def _end(self, kind: str, client: Any) -> None:
-        ENDS[kind.partition(" ")[0]](client)
-        self.used.pop(id(client), None)
-        self.alive.remove(client)
-
-    def leave(self, log: Clients) -> None:
-        """Close the idle clients if this was the last log that uses them."""
-        self.users.discard(log)
-        if self.users:
-            return
-        for kind, idle in list(self.idle.items()):
-            with contextlib.suppress(IndexError):
-                while True:
-                    self._end(kind, idle.pop())
-
-
-def _end_all(idle: dict[str, deque[Any]]) -> None:
-    for kind, clients in list(idle.items()):
-        while clients:
-            ENDS[kind.partition(" ")[0]](clients.pop())
-
-
-def _rests(kind: str, client: Any) -> bool:
-    """Return whether the client fetches nothing any more."""
-    if kind.startswith("consumer"):
-        try:
-            client.unassign()
-            client.rested = True
-        except (KafkaException, RuntimeError):
-            return False
-    return True
-
-
-_pools: weakref.WeakValueDictionary[tuple[object, ...], Pool] = weakref.WeakValueDictionary()
-"""Every pool of this process, by the settings of its clients. A pool lives as long as a log that uses it."""
-_pools_lock = threading.Lock()
-
-
-def _pool_of(settings: KafkaSettings) -> Pool:
-    # By type too: True is 1, but librdkafka takes the one and not the other. Not by repr, which may hide
-    # a password.
-    options = sorted(settings.client.items())
-    named = ((name, type(value), value) for name, value in options)
-    key = (settings.brokers, settings.timeout_s, settings.credential_provider, *named)
-    with _pools_lock:
-        pool = _pools.get(key)
-        if pool is None:
-            pool = _pools[key] = Pool()
-        return pool
 
 
 class Clients:
@@ -295,7 +51,7 @@ class Clients:
 
     def __init__(self, settings: KafkaSettings, where: str) -> None:
         self.settings, self.where = settings, where
-        self._pool = _pool_of(settings)
+        self._pool = pool_of(settings)
 
     # -- lending ------------------------------------------------------------------------------------
 
@@ -516,80 +272,7 @@ class Clients:
         )
 
 
-def is_refused(error: KafkaError | None) -> bool:
-    """Return whether the brokers refuse this user, and not merely did not answer."""
-    return (
-        error is not None
-        and error.code() in REFUSED
-        and UNANSWERED not in error.str()
-        and not is_tokenless(error)
-    )
-
-
-def is_tokenless(error: KafkaError | None) -> bool:
-    """Return whether the function of the login gave the client no token, which proves nothing."""
-    return error is not None and TOKENLESS in error.str()
-
-
 def _next_token(provider: Provider, limit_s: float, _: str) -> tuple[str, float, str, dict[str, str]]:
     """Return token, end, user and extensions: the client's callback before its token ends."""
     login = provider.get(limit_s)
     return login.token, login.expires_at or 0.0, login.user, {}
-
-
-@forks.in_child
-def _after_fork() -> None:
-    global _pools_lock  # noqa: PLW0603 - a thread of the parent may have held it
-    _pools_lock = threading.Lock()
-    for pool in list(_pools.values()):
-        pool.after_fork()
-
-
-def _end_producer(producer: Any) -> None:
-    # Without this, freeing it would wait for messages whose result nobody awaits any more.
-    with contextlib.suppress(KafkaException):
-        producer.purge(in_queue=True, in_flight=True, blocking=False)
-        producer.poll(0)
-
-
-def _end_consumer(consumer: Any) -> None:
-    """Close a consumer within END_S. One that does not close keeps its threads, and is logged."""
-
-    def end() -> None:
-        with contextlib.suppress(KafkaException, RuntimeError):
-            _end_fetching(consumer)
-        with contextlib.suppress(KafkaException, RuntimeError):
-            consumer.close()
-
-    ending = threading.Thread(target=end, name="tidegate-kafka-end", daemon=True)
-    try:
-        ending.start()
-    except RuntimeError:  # the interpreter is ending, and its threads with it
-        return
-    ending.join(END_S)
-    if ending.is_alive():
-        logger.warning(
-            "a Kafka consumer did not end within %g s: its threads stay until this process ends", END_S
-        )
-
-
-def _end_fetching(consumer: Any) -> None:
-    """Return once no answer to a fetch is pending, provided that the brokers answer.
-
-    An answer that arrives while the client closes and reports an offset out of range makes the
-    client wait for itself permanently (librdkafka issue 4514). The fetch after a damaged message
-    gets such an answer. A broker answers in order: the answer to the last request is the last one.
-    """
-    fetched = consumer.assignment()
-    consumer.unassign()
-    for partition in fetched:
-        if consumer.get_watermark_offsets(partition, timeout=LAST_ANSWER_S, cached=False) is None:
-            return
-
-
-ENDS: dict[str, Callable[[Any], None]] = {
-    "producer": _end_producer,
-    "consumer": _end_consumer,
-    "admin": lambda _: None,
-}
-"""How a client of each kind is ended."""

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tidegate.errors import CorruptError, WalGapError
-from tidegate.wal.kafka.clients import TRANSIENT, Clients
+from tidegate.wal.kafka.clients import Clients
+from tidegate.wal.kafka.errors import TRANSIENT
 
 AT_ONCE = 4
 """Few, since the client waits until it has this number. Their memory, still in the cache, is reused."""

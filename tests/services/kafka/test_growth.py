@@ -9,7 +9,7 @@ import uuid
 import pytest
 from confluent_kafka import Uuid
 
-from tidegate.wal.kafka import clients as kafka_clients
+from tidegate.wal.kafka import pool as kafka_pool
 from tidegate.wal.kafka.topics import release_id
 from tidegate.wal.open_log import open_log
 
@@ -97,13 +97,13 @@ def test_a_shared_consumer_reads_a_topic_that_is_new_to_it_at_once(new_log, monk
     logs = [new_log(f"n{nth}") for nth in range(3)]
     addresses = [log.stage("s-1", [b"%d" % nth]) for nth, log in enumerate(logs)]
     asked = []
-    listed = kafka_clients.ReadingConsumer.list_topics
+    listed = kafka_pool.ReadingConsumer.list_topics
 
     def list_topics(consumer, topic, timeout):
         asked.append(topic)
         return listed(consumer, topic, timeout)
 
-    monkeypatch.setattr(kafka_clients.ReadingConsumer, "list_topics", list_topics)
+    monkeypatch.setattr(kafka_pool.ReadingConsumer, "list_topics", list_topics)
     for _ in range(2):
         for nth, log in enumerate(logs):
             assert [blob.content for blob in log.read(addresses[nth])] == [b"%d" % nth]

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.wal.kafka import clients as kafka_clients
+from tidegate.wal.kafka import pool as kafka_pool
 from tidegate.wal.kafka import producer as kafka_producing
 from tidegate.wal.kafka.checks import _copies
 from tidegate.wal.kafka.clients import Clients
@@ -59,7 +60,7 @@ def test_a_consumer_that_cannot_end_is_left_behind_and_named(monkeypatch, caplog
         def close(self):
             released.wait(60)
 
-    monkeypatch.setattr(kafka_clients, "END_S", 0.01)
+    monkeypatch.setattr(kafka_pool, "END_S", 0.01)
     monkeypatch.setattr(kafka_clients, "ReadingConsumer", lambda *_, **__: Stuck())
     clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
     with pytest.raises(RuntimeError, match="the reader's own"), clients.consumer("t"):

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from tidegate.wal.kafka import clients as kafka_clients
-from tidegate.wal.kafka import consumer, topics
+from tidegate.wal.kafka import consumer, pool, topics
 from tidegate.wal.kafka.clients import Clients
 from tidegate.wal.kafka.settings import settings_of
 
@@ -99,7 +99,7 @@ def test_a_client_that_cannot_stop_fetching_ends_and_hides_no_result():
 
 def test_a_client_that_has_used_many_topics_ends(monkeypatch):
     """It keeps memory for each topic permanently, also for those of dropped namespaces."""
-    monkeypatch.setattr(kafka_clients, "TOPICS_MAX", 3)
+    monkeypatch.setattr(pool, "TOPICS_MAX", 3)
     log, lent = clients(), []
     for topic in ("a", "b", "a", "b", "c", "d"):
         with log.consumer(topic) as client:
