@@ -4,8 +4,8 @@
 is whole. Its part of docs/mutants.md is written from here.
 """
 
-DECODE, FLOW, RULES_FILE = (
-    "src/tidegate/values/decode.py",
+DECODE, KINDS = "src/tidegate/values/decode.py", "src/tidegate/values/kinds.py"
+FLOW, RULES_FILE = (
     "src/tidegate/reader/flow.py",
     "src/tidegate/reader/rules.py",
 )
@@ -21,7 +21,7 @@ RULES = [
     (
         "map-key-of-any-truth",
         "a boolean key is true or false",
-        DECODE,
+        KINDS,
         '_key_of(("true", "false").__contains__, "true".__eq__)',
         '"true".__eq__',
         "vectors-values",
@@ -29,7 +29,7 @@ RULES = [
     (
         "map-key-beyond-its-bits",
         "a whole key is within its type",
-        DECODE,
+        KINDS,
         "_matches_whole(text) and len(text) <= 20 and -most <= int(text) < most",
         "_matches_whole(text)",
         "vectors-values",
@@ -37,7 +37,7 @@ RULES = [
     (
         "map-key-as-python-reads-it",
         "a whole key is spelled as JSON prints it",
-        DECODE,
+        KINDS,
         "_matches_whole(text) and len(text) <= 20 and -most",
         "-most",
         "vectors-values",
@@ -45,7 +45,7 @@ RULES = [
     (
         "map-key-of-any-number",
         "a floating key is spelled as JSON prints it",
-        DECODE,
+        KINDS,
         "(_matches_number(text) is not None and abs(float(text)) < end)",
         "abs(float(text)) < end",
         "vectors-values",
@@ -53,7 +53,7 @@ RULES = [
     (
         "map-key-without-older-form",
         "a time key may be a whole number since 1970",
-        DECODE,
+        KINDS,
         "return of_number(int(text)) if _matches_whole(text) and len(text) <= 20 else of_text(text)",
         "return of_text(text)",
         "vectors-values",
@@ -61,7 +61,7 @@ RULES = [
     (
         "float-of-any-size",
         "a float is within 32 bits",
-        DECODE,
+        KINDS,
         "if abs(number) >= FLOAT_END and value not in _NO_NUMBERS:",
         "if False:",
         "vectors-values",
@@ -69,7 +69,7 @@ RULES = [
     (
         "decimal-in-quotes",
         "a decimal is a number, not text",
-        DECODE,
+        KINDS,
         "if not isinstance(number, int | decimal.Decimal) or isinstance(number, bool):",
         "if isinstance(number, bool):",
         "vectors-values",
@@ -77,7 +77,7 @@ RULES = [
     (
         "decimal-as-double",
         "a decimal is exact",
-        DECODE,
+        KINDS,
         "float_hook=_decimal_in",
         "float_hook=lambda text: decimal.Decimal(repr(float(text)))",
         "vectors-values",
@@ -85,7 +85,7 @@ RULES = [
     (
         "decimal-zero-with-a-sign",
         "a decimal's zero has no sign",
-        DECODE,
+        KINDS,
         "return exact or exact.copy_abs()",
         "return exact",
         "vectors-values",
@@ -93,7 +93,7 @@ RULES = [
     (
         "decimal-of-any-exponent",
         "a decimal's exponent is at most 999",
-        DECODE,
+        KINDS,
         "if exponent and (len(exponent) > 8 or abs(int(exponent)) > EXPONENT_MAX):",
         "if False:",
         "vectors-values",
@@ -101,7 +101,7 @@ RULES = [
     (
         "base64-with-spare-bits",
         "base64 is as it is written",
-        DECODE,
+        KINDS,
         "if binascii.b2a_base64(content, newline=False) != text.encode():",
         "if False:",
         "vectors-values",
@@ -109,7 +109,7 @@ RULES = [
     (
         "time-of-any-form",
         "a time has the form that is written",
-        DECODE,
+        KINDS,
         "if fits(text) is None:",
         "if False:",
         "vectors-values",

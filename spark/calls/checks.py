@@ -18,8 +18,8 @@ from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
 from tidegate.spark.calls.columns import column, has_collation
 from tidegate.spark.session.releases import NOT_TAKEN
-from tidegate.values.decode import kind_of
 from tidegate.values.evolve import evolved
+from tidegate.values.kinds import kind_of
 from tidegate.values.state_versions import next_state, versions_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema

@@ -17,7 +17,8 @@ import pyarrow as pa
 from tidegate.errors import CorruptError
 from tidegate.keys.columns import key_columns
 from tidegate.spark.state.reduce import TYPES, ReducedColumn, parse
-from tidegate.values.decode import SIMPLE, Values, cause_of
+from tidegate.values.decode import Values, cause_of
+from tidegate.values.kinds import SIMPLE
 
 INSTANT = "timestamp_ltz"
 """Spark's name of an instant that does not depend on ``spark.sql.timestampType``, as ``timestamp`` does."""

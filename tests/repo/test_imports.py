@@ -89,6 +89,7 @@ PURE = [
     "src/tidegate/values/decode.py",
     "src/tidegate/values/encode.py",
     "src/tidegate/values/evolve.py",
+    "src/tidegate/values/kinds.py",
     "src/tidegate/values/row_checks.py",
     "wal/fold.py",
     "wal/manifest.py",

@@ -30,7 +30,7 @@ Type: TypeAlias = str | Array | Map | Struct
 
 
 def parse(text: str) -> Type:
-    """Parse a type that a table's column has (``kind_of`` in values/decode.py checks it)."""
+    """Parse a type that a table's column has (``kind_of`` in values/kinds.py checks it)."""
     kind, rest = _read(text)
     assert not rest, f"{text!r} is not a type"
     return kind

@@ -26,7 +26,8 @@ import pyarrow as pa
 from tidegate.base.text import brief
 from tidegate.errors import BadRecordError
 from tidegate.keys.groups import exact_decimal, is_time
-from tidegate.values.decode import Value, kind_of
+from tidegate.values.decode import Value
+from tidegate.values.kinds import kind_of
 from tidegate.wal.record import Column, TableSchema
 
 Write = Callable[[Any], str]
@@ -120,7 +121,7 @@ def _described(column: Column, unfit: _Unfit) -> str:
 
 
 def _writer(kind: Any) -> Write:
-    """Return the writer of values of this Arrow type (every column has one from ``values/decode.py``)."""
+    """Return the writer of values of this Arrow type (every column has one from ``kinds.py``)."""
     if pa.types.is_struct(kind):
         return _struct({field.name: _writer(field.type) for field in kind})
     if pa.types.is_map(kind):

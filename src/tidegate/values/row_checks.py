@@ -20,7 +20,8 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.columns import CASTS, TIME_TYPES, key_columns
 from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
-from tidegate.values.decode import Values, cause_of, described, json_values, object_of, values_of
+from tidegate.values.decode import Values, cause_of, described, values_of
+from tidegate.values.kinds import json_values, object_of
 from tidegate.wal.record import JSON_RENAMED, JSON_STATES, TableSchema
 from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, HIDDEN, VALUE, VALUE_END
 

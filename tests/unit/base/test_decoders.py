@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[3]
 MADE = re.compile(r"msgspec\.(json|msgpack)\.(Decoder\(|decode\([^;]*type=)|msgspec\.convert\(")
 THEIR_OWN = {
     "src/tidegate/base/decoders.py",
-    "src/tidegate/values/decode.py",
+    "src/tidegate/values/kinds.py",
     "src/tidegate/values/row_checks.py",
 }
-"""``values/decode.py`` makes the class for one decoder, and nobody else has it."""
+"""``values/kinds.py`` makes the class for one decoder, and nobody else has it."""
 
 RACE = """
 import sys, threading, types, msgspec

@@ -5,7 +5,8 @@ import traceback
 import pytest
 
 from tidegate.errors import CorruptError
-from tidegate.values.decode import SIMPLE, values_of
+from tidegate.values.decode import values_of
+from tidegate.values.kinds import SIMPLE
 from tidegate.wal.record import Column, TableSchema
 
 SECRET = "ward 7, diagnosis"

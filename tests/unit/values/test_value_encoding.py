@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError
 from tidegate.keys.groups import decode_key, encode_key
-from tidegate.values.decode import kind_of, values_of
+from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
+from tidegate.values.kinds import kind_of
 from tidegate.wal.record import Column, TableSchema
 
 D, UTC = decimal.Decimal, datetime.timezone.utc

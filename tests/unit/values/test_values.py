@@ -16,7 +16,8 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.rules.columns import batch_from
 from tidegate.spark.source.arrow_rows import columns_of
 from tidegate.values import decode as values
-from tidegate.values.decode import kind_of, values_of
+from tidegate.values.decode import values_of
+from tidegate.values.kinds import kind_of
 from tidegate.wal.record import Column, TableSchema
 
 D = decimal.Decimal

@@ -17,8 +17,9 @@ from typing import Any
 
 from tidegate.base.extras import pa
 from tidegate.errors import ConfigError
-from tidegate.values.decode import OlderState, Value, kind_of
+from tidegate.values.decode import OlderState, Value
 from tidegate.values.key_text import parse_key
+from tidegate.values.kinds import kind_of
 from tidegate.wal.record import Column, TableSchema
 
 UNCOMPARED = "not canonical"

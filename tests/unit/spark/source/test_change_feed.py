@@ -20,7 +20,8 @@ from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPl
 from tidegate.spark.source.leased_table import lease_table
 from tidegate.spark.source.options import SourceOptions
 from tidegate.testing.example import SCHEMAS, Example
-from tidegate.values.decode import SIMPLE, values_of
+from tidegate.values.decode import values_of
+from tidegate.values.kinds import SIMPLE
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
 

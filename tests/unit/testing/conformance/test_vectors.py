@@ -18,7 +18,8 @@ from tidegate.sinks.rules.layout import FEW, payloads
 from tidegate.testing.conformance.canonical import canonical_key, canonical_value, comparable_value
 from tidegate.testing.conformance.vectors.keys import encoded
 from tidegate.testing.conformance.vectors.values import as_table
-from tidegate.values.decode import kind_of, values_of
+from tidegate.values.decode import values_of
+from tidegate.values.kinds import kind_of
 
 ROOT = Path(__file__).parents[4]
 
