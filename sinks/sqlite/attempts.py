@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED, DISCARDED_MAX, fenced, other_attempt
 from tidegate.sinks.rules.reads import dropped
-from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, has_table, tables_in
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.tables import META_FILE, NOTES, has_table, tables_in
 from tidegate.sinks.sqlite.rows import Shards
 
 # Created by the first call that writes to them: folders of older releases have none.

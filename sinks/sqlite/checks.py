@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from tidegate.errors import TidegateError
 from tidegate.sinks.records import Finding, RowCount, Usage
 from tidegate.sinks.rules.visible import floor_found
-from tidegate.sinks.sqlite.files import META_FILE, Files, tables_in
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.tables import META_FILE, tables_in
 from tidegate.sinks.sqlite.rows import sql_name
 
 FINDINGS_MAX = 20

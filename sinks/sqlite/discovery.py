@@ -48,8 +48,8 @@ def _names_in(folder: Path) -> Iterator[str]:
     """
     import sqlite3
 
-    from tidegate.sinks.sqlite.files import META_FILE
-    from tidegate.sinks.sqlite.unwritable import may_make_files_beside, takes_no_writes
+    from tidegate.sinks.sqlite.disk.tables import META_FILE
+    from tidegate.sinks.sqlite.disk.unwritable import may_make_files_beside, takes_no_writes
 
     for meta in folder.glob(f"*/{META_FILE}"):
         if "." in meta.parent.name:  # left by a drop
@@ -69,7 +69,7 @@ def _names_in(folder: Path) -> Iterator[str]:
 def _identity_in(meta: Path, unchanging: str) -> str:
     import sqlite3
 
-    from tidegate.sinks.sqlite.files import view_or_trigger
+    from tidegate.sinks.sqlite.disk.tables import view_or_trigger
 
     reader = sqlite3.connect(f"file:{quoted_path(meta)}?mode=ro{unchanging}", uri=True, timeout=0.1)
     with contextlib.closing(reader):

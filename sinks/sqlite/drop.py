@@ -23,7 +23,8 @@ from tidegate.base.files import (
     sync_folder,
 )
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.sqlite.files import META_FILE, creation_lock, view_or_trigger
+from tidegate.sinks.sqlite.disk.folder import creation_lock
+from tidegate.sinks.sqlite.disk.tables import META_FILE, view_or_trigger
 
 OWN = re.compile(r"(?:meta|shard-\d\d)\.sqlite(?:-wal|-shm|-journal)?")
 """The names of a store's own files, and of the files that SQLite makes for them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, tables_in
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.tables import META_FILE, NOTES, tables_in
 from tidegate.sinks.sqlite.rows import RAISE_FLOOR, Shards
 
 MARK = "UPDATE pointer SET horizon = :version WHERE visible = 0 AND horizon < :version AND epoch <= :epoch"

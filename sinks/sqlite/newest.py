@@ -12,7 +12,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 
 from tidegate.errors import CorruptError
-from tidegate.sinks.sqlite.files import META_FILE, Files, has_table
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.tables import META_FILE, has_table
 
 NEWEST = """CREATE TABLE IF NOT EXISTS newest (shard TEXT PRIMARY KEY, version INTEGER NOT NULL)
     WITHOUT ROWID"""

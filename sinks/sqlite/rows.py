@@ -19,7 +19,8 @@ from tidegate.keys.groups import groups_of, key_group_of_each, task_of
 from tidegate.sinks.records import Counts, Finding, Identity, ReadAt, Stamp, Stopped
 from tidegate.sinks.rules.expiry import HEAD_BYTES, SweepPage, is_hidden
 from tidegate.sinks.rules.seals import findings, is_whole, miscounted
-from tidegate.sinks.sqlite.files import NOTES, SHARD, SHARDS_MAX, TABLE, Files, has_table, tables_in
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.tables import NOTES, SHARD, SHARDS_MAX, TABLE, has_table, tables_in
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETES
 
@@ -121,7 +122,7 @@ class Shards:
         """Write a chunk. ``refuse`` raises if the transaction's file has a discard of this attempt."""
         version = stamp.version
         for shard, runs in self._by_shard(chunk.runs):
-            # No fsync here: the seal's makes it durable (see sinks/sqlite/files.py).
+            # No fsync here: the seal's makes it durable (see sinks/sqlite/disk).
             with self._files.writing(self._name(shard), durable=False) as connection:
                 refuse(connection, self._files.where, stamp)
                 floors = dict(connection.execute(FLOORS_ABOVE, (version - 1,)).fetchall())
@@ -182,7 +183,7 @@ class Shards:
         """Seal what is whole; describe what is not."""
         wrong, version = [], stamp.version
         for shard, groups in self._groups_by_shard(counts):
-            # Durable even if everything was sealed before: the trap in sinks/sqlite/files.py.
+            # Durable even if everything was sealed before: the trap in sinks/sqlite/disk.
             with self._files.writing(self._name(shard), durable=True) as connection:
                 refuse(connection, self._files.where, stamp)
                 for group in groups:

@@ -66,18 +66,10 @@ from tidegate.sinks.sqlite import attempts, checks, fill, newest
 from tidegate.sinks.sqlite import schemas as kept_schemas
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.discovery import namespaces_in
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.folder import creation_lock, is_marked, make_folder, mark
+from tidegate.sinks.sqlite.disk.tables import FORMAT, META, META_FILE, has_table
 from tidegate.sinks.sqlite.drop import OWN, drop_folder
-from tidegate.sinks.sqlite.files import (
-    FORMAT,
-    META,
-    META_FILE,
-    Files,
-    creation_lock,
-    has_table,
-    is_marked,
-    make_folder,
-    mark,
-)
 from tidegate.sinks.sqlite.rows import Shards
 from tidegate.sinks.sqlite.vacuum import Vacuum, vacuum_meta
 from tidegate.wal.frame import Chunk, Run

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from tidegate.sinks.records import CatalogEntry, Vacuumed
 from tidegate.sinks.rules.expiry import HEAD_BYTES, is_hidden
-from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, has_table, tables_in
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.tables import META_FILE, NOTES, has_table, tables_in
 from tidegate.sinks.sqlite.rows import BEFORE_ALL, RAISE_FLOOR, RETIRE_ROWS, sql_name
 
 ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}

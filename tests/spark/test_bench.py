@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.bench import PARTS, Plan, parts, run
 from tidegate.errors import ConfigError
-from tidegate.sinks.sqlite.files import MARK
+from tidegate.sinks.sqlite.disk.folder import MARK
 
 pytestmark = pytest.mark.spark
 

@@ -34,7 +34,7 @@ from tidegate.committers.steps import trim
 from tidegate.options import PIPELINED, Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.sqlite import idle
+from tidegate.sinks.sqlite.disk import idle
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import fold
 from tidegate.wal.open_log import open_log

@@ -16,7 +16,7 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
-from tidegate.sinks.sqlite.files import TABLE
+from tidegate.sinks.sqlite.disk.tables import TABLE
 from tidegate.sinks.sqlite.rows import sql_name
 from tidegate.testing.example import BATCHES, Example
 

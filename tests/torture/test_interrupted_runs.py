@@ -13,7 +13,7 @@ import pytest
 
 from support.wait import wait_until
 from tidegate.errors import ConfigError
-from tidegate.sinks.sqlite.files import MARK
+from tidegate.sinks.sqlite.disk.folder import MARK
 from tidegate.testing.process.forked import NO_ROOM, Forked
 from tidegate.torture.cell import cell as cells
 from tidegate.torture.cell.cell import Unanswered

@@ -17,7 +17,7 @@ from tidegate.base import failpoints
 from tidegate.cli import app
 from tidegate.errors import ConfigError
 from tidegate.options.durations import duration_us
-from tidegate.sinks.sqlite.files import MARK
+from tidegate.sinks.sqlite.disk.folder import MARK
 from tidegate.torture import run
 from tidegate.torture.cell.stray_requests import STRAYS
 from tidegate.torture.driver.driver import AGED_BATCHES

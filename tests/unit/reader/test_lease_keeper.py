@@ -13,15 +13,10 @@ import tidegate
 from support.clocks import HandClock
 from support.wait import wait_until
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.errors import (
-    ConfigError,
-    SnapshotExpiredError,
-    StoreUnavailableError,
-    VersionRegressedError,
-)
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, VersionRegressedError
 from tidegate.options import Options
 from tidegate.reader.leases import Asked
-from tidegate.sinks.sqlite.files import META_FILE
+from tidegate.sinks.sqlite.disk.tables import META_FILE
 from tidegate.testing.example import Example
 
 

@@ -13,7 +13,7 @@ def test_disk_use_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("tidegate.wal.file.log.MTIME_US", 0)
     # What levels off only after 1,000 versions, or 16 MB per file, does so earlier here.
     monkeypatch.setattr("tidegate.wal.fold.RECENT_MAX", 30)
-    monkeypatch.setattr("tidegate.sinks.sqlite.files.AUTOCHECKPOINT_PAGES", 50)
+    monkeypatch.setattr("tidegate.sinks.sqlite.disk.files.AUTOCHECKPOINT_PAGES", 50)
     spec = importlib.util.spec_from_file_location("bench_disk_flat", SCRIPT)
     bench = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bench)

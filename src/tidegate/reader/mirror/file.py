@@ -24,12 +24,7 @@ import msgspec
 
 from tidegate.base.files import close, lock_within, open_private
 from tidegate.base.text import brief
-from tidegate.errors import (
-    ConfigError,
-    CorruptError,
-    SnapshotExpiredError,
-    StoreUnavailableError,
-)
+from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, StoreUnavailableError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.reader.mirror.place import Draft
 from tidegate.reader.mirror.reading import (
@@ -47,7 +42,7 @@ from tidegate.reader.mirror.view import At, Content, MirrorView
 from tidegate.reader.table import TableView
 from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.reads import decode, encode
-from tidegate.sinks.sqlite.files import view_or_trigger
+from tidegate.sinks.sqlite.disk.tables import view_or_trigger
 from tidegate.values.decode import values_of
 from tidegate.wal.record import Count, KeyGroups, TableSchema
 

@@ -10,7 +10,7 @@ from support.places import new_place, opened
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.sqlite import files as sqlite_files
+from tidegate.sinks.sqlite.disk.tables import TABLE
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.open_log import open_log
 
@@ -37,7 +37,7 @@ def pair(place, *, touched):
 
 def insert(place, group, version, table="t_airports", key=b"XXX", value=b'+{"departures":1,"delay":0.5}'):
     with contextlib.closing(sqlite3.connect(place.folder / f"shard-{group:02d}.sqlite")) as connection:
-        connection.execute(sqlite_files.TABLE.format(name=table))
+        connection.execute(TABLE.format(name=table))
         connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", (group, key, version, value))
         connection.commit()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.sinks.records import Identity
-from tidegate.sinks.sqlite import idle
+from tidegate.sinks.sqlite.disk import idle
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.store.harness import get, put
 

@@ -13,7 +13,8 @@ import tidegate
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError
 from tidegate.options import Options
-from tidegate.sinks.sqlite.files import FORMAT, META_FILE, Files, tables_in
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.tables import FORMAT, META_FILE, tables_in
 from tidegate.testing.example import Example, write_flights
 
 

@@ -12,7 +12,8 @@ from support.cli import run
 from support.places import silence_writer
 from tidegate.errors import CorruptError, StoreLostError, StoreNotVerifiedError, TidegateError
 from tidegate.options import Options
-from tidegate.sinks.sqlite.files import META, META_FILE, Files
+from tidegate.sinks.sqlite.disk.files import Files
+from tidegate.sinks.sqlite.disk.tables import META, META_FILE
 from tidegate.sinks.sqlite.newest import compare
 from tidegate.sinks.sqlite.rows import Shards
 from tidegate.testing.example import BATCHES, Example, write_flights

@@ -23,7 +23,7 @@ import pytest
 import tidegate
 import tidegate.aio
 from tidegate.errors import SnapshotExpiredError
-from tidegate.sinks.sqlite import unwritable
+from tidegate.sinks.sqlite.disk import unwritable
 from tidegate.testing.example import Example
 
 

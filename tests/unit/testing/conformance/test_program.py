@@ -15,7 +15,7 @@ from tidegate.reader import rules, table
 from tidegate.reader.alias_gate import AliasGate
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules import layout
-from tidegate.sinks.sqlite.files import Files
+from tidegate.sinks.sqlite.disk.files import Files
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.conformance.program import ReaderFailedError, ReaderRaisedError, UnsupportedRequestError
 from tidegate.testing.conformance.reader import ReferenceReader

@@ -1,111 +1,32 @@
-"""The files of a SQLite store: their tables, their connections, and the meaning of their errors.
-
-Published in docs/storage-format.md::
-
-    <path>/.tidegate                       the mark of a folder that holds stores
-    <path>/<escape(namespace)>/meta.sqlite        identity, pointer, leases, catalog, schemas
-    <path>/<escape(namespace)>/shard-NN.sqlite    rows; min(16, key_groups) files, key group g in
-                                                  file g * files // key_groups
-
-All files are in WAL mode (SQLite's own write-ahead log, beside each file as ``-wal``).
-
-Durability. A commit with ``synchronous=FULL`` fsyncs the ``-wal`` file before any other connection
-can see the commit; one with NORMAL does not fsync. There is one ``-wal`` per file, for all
-processes, filled from front to back, and an fsync covers all earlier writes of any process. So a
-FULL commit makes every earlier commit on that file durable, whichever process made it. A checkpoint
-does not weaken this: in either mode it fsyncs the ``-wal`` before it copies a page into the main
-file, and the main file before the ``-wal`` is reused from the front; at any time a commit is whole
-in one of the two. After a power cut recovery ends at the first frame that does not fit its
-checksum: the lost commits are always the last ones. Applied rows and their count are one commit, so
-they are both there or both lost.
-
-One trap remains: a process killed between writing a FULL commit's frames and their fsync. The next
-process to open the file sees that commit, though nothing made it durable. So code that reports data
-as already durable must not rely on a read: see ``DURABLE``.
-"""
+"""The files of one namespace: opened, checked, used by transactions, and the meaning of their errors."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import errno
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from tidegate.base.files import (
-    PASSING,
-    NotRegularError,
-    close,
-    create,
-    lock_within,
-    refuse_special,
-    sync_above,
-    sync_folder,
-)
-from tidegate.base.files import make_folder as make_durably
+from tidegate.base.files import NotRegularError, create, refuse_special
 from tidegate.base.forks import IN_LIBRARY
 from tidegate.base.urls import quoted_path
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import checked_format, decode, dropped, lost
-from tidegate.sinks.sqlite.idle import Connection, Connections, close_unused
-from tidegate.sinks.sqlite.unwritable import may_make_files_beside, reading_only, takes_no_writes
-
-META_FILE = "meta.sqlite"
-MARK = ".tidegate"
-"""An empty file in the folder of all namespaces. A disk that is not mounted looks like a store that was lost:
-the folder is missing, or empty. A query makes a lost store again only in a folder with the mark, which stays
-there after a drop.
-"""
-SHARDS_MAX = 16
-FORMAT = 2
-"""The format of the files, in the identity and as ``user_version`` of each of them. Format 1 has 0 there."""
-
-META = """
-CREATE TABLE IF NOT EXISTS namespace (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL,
-    ready INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS pointer (one INTEGER PRIMARY KEY CHECK (one = 1), visible INTEGER NOT NULL,
-    digest TEXT NOT NULL, epoch INTEGER NOT NULL, writer TEXT NOT NULL, horizon INTEGER NOT NULL,
-    heartbeat_us INTEGER);
-INSERT OR IGNORE INTO pointer VALUES (1, 0, '', 0, '', 0, NULL);
-CREATE TABLE IF NOT EXISTS leases (lease_id TEXT PRIMARY KEY, version INTEGER NOT NULL,
-    taken_us INTEGER NOT NULL, expires_us INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS catalog (version INTEGER PRIMARY KEY, entry TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS schemas (schema_id TEXT PRIMARY KEY, schema TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS durable (one INTEGER PRIMARY KEY CHECK (one = 1), times INTEGER NOT NULL);
-INSERT OR IGNORE INTO durable VALUES (1, 0);
-"""
-
-SHARD = """
-CREATE TABLE IF NOT EXISTS shard (one INTEGER PRIMARY KEY CHECK (one = 1), uuid TEXT NOT NULL,
-    number INTEGER NOT NULL, shards INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS floors (kg INTEGER PRIMARY KEY, floor INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS applied (kg INTEGER NOT NULL, version INTEGER NOT NULL, tbl TEXT NOT NULL,
-    chunk INTEGER NOT NULL, rows INTEGER NOT NULL, PRIMARY KEY (kg, version, tbl, chunk)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sealed (kg INTEGER NOT NULL, version INTEGER NOT NULL,
-    PRIMARY KEY (kg, version)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS sealed_by_version ON sealed (version);
-CREATE TABLE IF NOT EXISTS durable (one INTEGER PRIMARY KEY CHECK (one = 1), times INTEGER NOT NULL);
-INSERT OR IGNORE INTO durable VALUES (1, 0);
-"""
-
-TABLE = """
-CREATE TABLE IF NOT EXISTS {name} (kg INTEGER NOT NULL, key BLOB NOT NULL, version INTEGER NOT NULL,
-    value BLOB NOT NULL, PRIMARY KEY (kg, key, version)) WITHOUT ROWID
-"""
-
-VIEW_OR_TRIGGER = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1"
-ANY_TABLE = "SELECT 1 FROM sqlite_master LIMIT 1"
-
-DURABLE = "UPDATE durable SET times = times + 1"
-"""Part of every transaction that promises durability. SQLite does not write an unchanged page, and
-a commit that writes no page does not fsync: this row always changes.
-"""
+from tidegate.sinks.sqlite.disk.idle import Connection, Connections, close_unused
+from tidegate.sinks.sqlite.disk.tables import (
+    ANY_TABLE,
+    DURABLE,
+    FORMAT,
+    META_FILE,
+    has_table,
+    view_or_trigger,
+)
+from tidegate.sinks.sqlite.disk.unwritable import may_make_files_beside, reading_only, takes_no_writes
 
 CACHE_KIB = 2_048
 """Page cache of one connection. In benchmarks/bench_sqlite_apply.py 2, 8 and 32 MB had the same result."""
@@ -461,92 +382,3 @@ class Files:
         if type(error) is sqlite3.DatabaseError:
             return CorruptError(f"{self.where}: {path} is damaged: {error}; put it back from a copy")
         return None
-
-
-def make_folder(folder: Path, where: str) -> None:
-    """Create the folder and those above it, durably.
-
-    Raises: ConfigError: not possible or not writable. StoreUnavailableError: it may be possible later.
-    """
-    try:
-        make_durably(folder)
-        sync_above(folder)
-    except OSError as error:
-        if error.errno in PASSING:
-            raise _not_now(where, folder, error) from error
-        raise ConfigError(
-            f"{where}: the folder {folder} cannot be created: {error.strerror or error}; give one that can"
-        ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        if not folder.exists():
-            raise _not_now(where, folder, FileNotFoundError(errno.ENOENT, "it was removed meanwhile"))
-        raise ConfigError(f"{where}: the folder {folder} cannot be written by this user: give another one")
-
-
-def _not_now(where: str, folder: Path, error: OSError) -> StoreUnavailableError:
-    return StoreUnavailableError(f"{where}: the folder {folder} does not answer: {error.strerror or error}")
-
-
-def mark(folder: Path) -> None:
-    """Mark the folder, durably. A folder that takes no writes is left as it is."""
-    if is_marked(folder):
-        return
-    with contextlib.suppress(OSError):
-        close(create(folder / MARK, os.O_RDWR))
-        sync_folder(folder)
-
-
-def is_marked(folder: Path) -> bool:
-    return os.path.exists(folder / MARK)  # noqa: PTH110 - a folder that may not be read has no mark
-
-
-@contextlib.contextmanager
-def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
-    """Lock the creation of a namespace: SQLite does not wait for a lock when it changes to WAL mode.
-
-    Raises: FileNotFoundError: the folder is gone, or replaced by another one in which a process may
-    be at work. ConfigError: this user may not read it. StoreUnavailableError: the disk does not answer, or
-    another process creates it.
-    """
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError as error:
-        raise ConfigError(
-            f"{where}: the folder {folder} cannot be read by this user: give another one"
-        ) from error
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _not_now(where, folder, error) from error
-    try:
-        if not lock_within(handle, timeout_s):
-            raise StoreUnavailableError(
-                f"{where}: another process has been creating {folder} for {timeout_s} s"
-            )
-        if not os.path.samestat(os.fstat(handle), folder.stat()):
-            raise FileNotFoundError(errno.ENOENT, "it was dropped", str(folder))
-        yield
-    finally:
-        os.close(handle)  # releases the lock
-
-
-NOTES = ("applied", "sealed")
-"""The SQL tables of a shard file with notes of versions."""
-
-
-def tables_in(connection: sqlite3.Connection) -> list[str]:
-    """Return the SQL tables of a shard file with users' rows."""
-    sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 2) = 't_' ORDER BY name"
-    return [name for (name,) in connection.execute(sql)]
-
-
-def view_or_trigger(connection: sqlite3.Connection) -> str:
-    """Return a view or a trigger of a file, in words; ``''``: it has none. No SQL of the file runs."""
-    row = connection.execute(VIEW_OR_TRIGGER).fetchone()
-    return "" if row is None else f"a {row[0]} {row[1]!r}"
-
-
-def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Return whether the file has this SQL table."""
-    row: Any = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
-    return row is not None
