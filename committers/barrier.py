@@ -23,7 +23,6 @@ from tidegate.wal.record import (
     COMPONENT,
     DECIDED_BYTES_MAX,
     OFFSETS_BYTES_MAX,
-    Ack,
     BatchOrigin,
     Decided,
     DecidedVersion,
@@ -35,6 +34,7 @@ from tidegate.wal.record import (
     decided_bytes,
 )
 from tidegate.wal.staging import own_tables, quarantine
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.derived_guard import check_derived
 from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.table_room import check_room

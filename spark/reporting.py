@@ -15,7 +15,8 @@ from tidegate.observe.events import Commit, Count, Gauge, Labels, LogPlace
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin, StateReads
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin
+from tidegate.wal.staging.acks import StateReads
 
 logger = logging.getLogger("tidegate")
 

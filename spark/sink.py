@@ -53,7 +53,8 @@ from tidegate.spark.writer import OpenWriter, SinkWriter, WriterSettings
 from tidegate.wal.fold import replay_of
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import DecidedVersion, Folded, StateReads
+from tidegate.wal.record import DecidedVersion, Folded
+from tidegate.wal.staging.acks import StateReads
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

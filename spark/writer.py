@@ -48,14 +48,8 @@ from tidegate.spark.staging.parallelism import tasks_for, warn_of_imbalance
 from tidegate.spark.state.cache import NO_LINKS, CachePlace, cache_place, total_reads
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import (
-    DecidedVersion,
-    Definition,
-    Folded,
-    Origin,
-    StateReads,
-    TableSchema,
-)
+from tidegate.wal.record import DecidedVersion, Definition, Folded, Origin, TableSchema
+from tidegate.wal.staging.acks import StateReads
 from tidegate.wal.staging.spec import StageSpec
 
 logger = logging.getLogger("tidegate")

@@ -1,4 +1,4 @@
-"""The records of the decision log, and the acks of tasks: their fields and their bytes.
+"""The records of the decision log, with the schemas of tables: their fields and their bytes.
 
 A record's bytes (published in docs/storage-format.md)::
 
@@ -8,7 +8,7 @@ A record's bytes (published in docs/storage-format.md)::
 
 Records are plain data: reading one never runs code, even if an attacker wrote it. The types of the
 fields bound their values: a value out of bounds cannot be decoded, so no later code has to check
-(``wal/manifest.py`` has the manifests).
+(``wal/manifest.py`` has the manifests, ``wal/staging/acks.py`` the acks of tasks).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 import xxhash
 
-from tidegate.base.decoders import json_decoder, msgpack_decoder
+from tidegate.base.decoders import json_decoder
 from tidegate.base.names import NAME
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.groups import KEY_GROUPS_MAX
@@ -334,7 +334,7 @@ def digest_after(digest: str, content: bytes) -> str:
     return hashlib.blake2b(digest.encode() + content, digest_size=16).hexdigest()
 
 
-# -- schemas and acks --------------------------------------------------------------------------
+# -- schemas and frames --------------------------------------------------------------------------
 
 
 STATE_VERSION_MAX = 2**31 - 1
@@ -477,83 +477,3 @@ class FrameRef(msgspec.Struct, frozen=True, array_like=True):
     @property
     def changes(self) -> int:
         return sum(self.rows)
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """A task's refusal of a row: the error's class name and its message."""
-
-    error: str
-    message: str
-
-
-class StateReads(msgspec.Struct, frozen=True, array_like=True):
-    """How a task read its state.
-
-    ``hits``: keys whose value was in its host's cache. ``absent``: keys that the cache knew not to
-    exist. ``misses``: keys that were read from the store. ``cache_bytes``: memory the cache takes
-    now. ``seconds``: time spent reading. ``disk_bytes``: what its host's cache has on disks.
-    ``moved``: bytes that it moved between memory and disks, by the reason.
-    """
-
-    hits: Count = 0
-    absent: Count = 0
-    misses: Count = 0
-    cache_bytes: Count = 0
-    seconds: float = 0.0
-    disk_bytes: Count = 0
-    moved: dict[str, Count] = {}
-
-
-class CallShare(msgspec.Struct, frozen=True, array_like=True):
-    """A task's share of one call: its changes that the task was given, their bytes, the time that they took.
-
-    ``call`` is its number in the transaction. ``bytes`` are those of keys and values, ``seconds``
-    those of the merge with the call's state, or of its function. ``ties`` are as in a ``Step``.
-    """
-
-    call: Count
-    rows: Count = 0
-    bytes: Count = 0
-    seconds: float = 0.0
-    ties: Count = 0
-
-
-class Ack(msgspec.Struct, frozen=True):
-    """A task's receipt: everything it names is durable in the log.
-
-    With a ``refusal`` the task met a bad row, and its frames are orphans. ``host`` is the location
-    at which it ran, ``executor`` the executor, empty where it has no name. ``runs`` are digests of
-    the output of an earlier stage's tasks, by task, where rows came from one. ``given`` are the
-    number of the task's input rows, and their bytes. ``calls`` are its shares of the transaction's calls.
-    """
-
-    attempt: str
-    task: Count
-    task_attempt: str
-    host: str
-    frames: tuple[FrameRef, ...]
-    rows: Count
-    refusal: Refusal | None = None
-    executor: str = ""
-    state: StateReads | None = None
-    runs: dict[str, str] = {}
-    given: tuple[Count, Count] = (0, 0)
-    calls: tuple[CallShare, ...] = ()
-
-
-_msgpack = msgspec.msgpack.Encoder(order="deterministic")
-_ack_decoder = msgpack_decoder(Ack)
-
-
-def encode_ack(ack: Ack) -> bytes:
-    """Encode an ack as MessagePack, the form in which it travels from a task to the driver."""
-    return _msgpack.encode(ack)
-
-
-def decode_ack(content: bytes) -> Ack:
-    """Decode an ack, inverting ``encode_ack``. Raises: CorruptError, these bytes are no ack."""
-    try:
-        return _ack_decoder.decode(content)
-    except UNREADABLE as error:
-        msg = f"a task returned an ack that cannot be read: {error}"
-        raise CorruptError(msg) from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidegate.errors import BY_NAME, BadRecordError, ConflictError, FunctionError, TidegateError
 from tidegate.keys.groups import groups_of
-from tidegate.wal.record import Ack
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.derived import STAGING_RUN
 
 

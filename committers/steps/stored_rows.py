@@ -13,7 +13,8 @@ from tidegate.base.clock import Clock
 from tidegate.committers.barrier import NamedCall
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import TableChange
-from tidegate.wal.record import Ack, Origin, TableAt, TableSchema
+from tidegate.wal.record import Origin, TableAt, TableSchema
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.changelog import stage_task
 from tidegate.wal.staging.spec import CHANGES, StageSpec
 

@@ -44,7 +44,7 @@ from tidegate.sinks.cache.links import Link
 from tidegate.sinks.cache.lookup import Hashes
 from tidegate.sinks.cache.pieces import Pieces
 from tidegate.sinks.cache.runs import Answers, PieceRef, Run, places_of, rows_of
-from tidegate.wal.record import StateReads
+from tidegate.wal.staging.acks import StateReads
 from tidegate.wal.value_flags import DELETE
 
 logger = logging.getLogger("tidegate")

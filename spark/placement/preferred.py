@@ -45,7 +45,8 @@ from tidegate.spark.session.jvm import (
 )
 from tidegate.spark.session.releases import SparkContext
 from tidegate.spark.session.runs import Runs
-from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion
+from tidegate.wal.record import BatchOrigin, DecidedVersion
+from tidegate.wal.staging.acks import Ack
 
 logger = logging.getLogger("tidegate")
 

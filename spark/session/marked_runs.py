@@ -22,7 +22,7 @@ from tidegate.spark.session.releases import arrow_schema_of, with_columns_known
 from tidegate.spark.session.runs import Runs
 from tidegate.spark.session.whole_retries import OPTIONS
 from tidegate.spark.state.output_rows import SEVERAL, RunMark, mark_value
-from tidegate.wal.record import Ack
+from tidegate.wal.staging.acks import Ack
 
 OLDEST = (4, 1)
 MANAGERS = ("sort", "tungsten-sort", "org.apache.spark.shuffle.sort.SortShuffleManager")

@@ -28,7 +28,7 @@ from tidegate.keys.groups import decode_key, groups_of, key_group_of_each
 from tidegate.sinks.rules.layout import payloads
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.reduce import ReducedColumn, arrow_type, parse_state
-from tidegate.wal.record import Ack, Refusal, decode_ack, encode_ack
+from tidegate.wal.staging.acks import Ack, Refusal, decode_ack, encode_ack
 from tidegate.wal.staging.changelog import Staging, stage_task
 from tidegate.wal.staging.derived import STAGING_RUN, DerivedTable, Part
 from tidegate.wal.staging.spec import CHANGES, StageSpec

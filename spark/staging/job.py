@@ -67,16 +67,8 @@ from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.update import UpdateWork
 from tidegate.wal.manifest import TableChange
 from tidegate.wal.open_log import shared_log
-from tidegate.wal.record import (
-    Ack,
-    BatchOrigin,
-    Origin,
-    StateReads,
-    TableAt,
-    TableSchema,
-    decode_ack,
-    encode_ack,
-)
+from tidegate.wal.record import BatchOrigin, Origin, TableAt, TableSchema
+from tidegate.wal.staging.acks import Ack, StateReads, decode_ack, encode_ack
 from tidegate.wal.staging.derived import DerivedTable
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
 from tidegate.wal.staging.own_tables import deleted_table, due_table, queue_table

@@ -20,7 +20,7 @@ from tidegate.spark.staging.collect import changes_of, collect
 from tidegate.spark.staging.derive import Deltas, derive
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
 from tidegate.spark.staging.work import StageWork
-from tidegate.wal.record import Ack
+from tidegate.wal.staging.acks import Ack
 
 TRIES = 4
 """The number of tries that Spark gives a task."""

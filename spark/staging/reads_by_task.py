@@ -14,7 +14,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from tidegate.base.decoders import msgpack_decoder
 from tidegate.spark.batch import is_connect
-from tidegate.wal.record import StateReads
+from tidegate.wal.staging.acks import StateReads
 
 ReadsByTask = dict[tuple[str, str], bytes]
 """The reads in MessagePack, by attempt and by task of a call. A task's second run replaces its first."""

@@ -26,7 +26,7 @@ from tidegate.spark.state.merge import MergedTable, merge_with
 from tidegate.spark.state.output_rows import RunMark, strip_marks
 from tidegate.spark.state.read import ReadState, uncached
 from tidegate.wal.log import Blobs
-from tidegate.wal.record import Ack, CallShare
+from tidegate.wal.staging.acks import Ack, CallShare
 from tidegate.wal.staging.changelog import Staging, Watch, stage_task
 from tidegate.wal.staging.last_per_key import PLACE
 from tidegate.wal.staging.spec import CHANGES, StageSpec

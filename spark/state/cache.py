@@ -26,7 +26,8 @@ from tidegate.sinks.cache.state_at import StateAt, read_changes
 from tidegate.sinks.rules.layout import payloads
 from tidegate.spark.state.read import ReadState, uncached
 from tidegate.wal.log import Blobs
-from tidegate.wal.record import Ack, Folded, StateReads
+from tidegate.wal.record import Folded
+from tidegate.wal.staging.acks import Ack, StateReads
 from tidegate.wal.staging.spec import StageSpec
 
 

@@ -27,7 +27,7 @@ from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier, Rows, batch
 from tidegate.wal.fold import View, decided_for, fold_all
 from tidegate.wal.log import Log
-from tidegate.wal.record import Ack
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.spec import StageSpec
 
 LINEAGE = "8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11"

@@ -30,7 +30,8 @@ from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Blob, Trimmed
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.memory_log import forget as forget_log
-from tidegate.wal.record import Ack, DecidedVersion, Open, RestoreOrigin, Summary, decode_record
+from tidegate.wal.record import DecidedVersion, Open, RestoreOrigin, Summary, decode_record
+from tidegate.wal.staging.acks import Ack
 
 NOW_US = 1_700_000_000_000_000
 TICK_S = 40.0

@@ -29,7 +29,8 @@ from tidegate.sinks.records import Identity, ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, once_key, replay_of
-from tidegate.wal.record import Ack, BatchOrigin, ImportOrigin, LoadOrigin, Origin
+from tidegate.wal.record import BatchOrigin, ImportOrigin, LoadOrigin, Origin
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.spec import StageSpec
 
 LINEAGE = "query-1"

@@ -30,7 +30,7 @@ from tidegate.sinks.memory.store import MemoryStore
 from tidegate.spark.reporting import SinkReporter
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import StateReads
+from tidegate.wal.staging.acks import StateReads
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy/grafana/dashboards/tidegate.json"

@@ -94,6 +94,7 @@ PURE = [
     "wal/fold.py",
     "wal/manifest.py",
     "wal/record.py",
+    "wal/staging/acks.py",
     "wal/staging/expiry.py",
     "wal/staging/own_tables.py",
 ]

@@ -24,7 +24,8 @@ from tidegate.spark.staging.job import SparkBarrier
 from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.testing.arrow_barrier import batch as batch_of
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import Ack, LoadOrigin
+from tidegate.wal.record import LoadOrigin
+from tidegate.wal.staging.acks import Ack
 
 pytestmark = pytest.mark.spark
 

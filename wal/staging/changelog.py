@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from tidegate.base import failpoints
 from tidegate.errors import BadRecordError, FunctionError
 from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
-from tidegate.wal.record import Ack, FrameRef, Refusal
+from tidegate.wal.record import FrameRef
+from tidegate.wal.staging.acks import Ack, Refusal
 from tidegate.wal.staging.expiry import add_expiry
 from tidegate.wal.staging.last_per_key import Superseded, last_per_key
 from tidegate.wal.staging.quarantine import accepted

@@ -20,7 +20,8 @@ from tidegate.spark.source.writing.plan import Write, accepts, barrier_of, chang
 from tidegate.spark.writer import OpenWriter, SyncCommits
 from tidegate.wal.fold import replay_of
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import Ack, DecidedVersion, StateReads, decode_ack
+from tidegate.wal.record import DecidedVersion
+from tidegate.wal.staging.acks import Ack, StateReads, decode_ack
 from tidegate.wal.staging.spec import StageSpec
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from tidegate.spark.state.apply_changes import sequence_column
 from tidegate.spark.writer import Connections, Published, WriterSettings
 from tidegate.values.evolve import as_stored, stored_names
 from tidegate.wal.fold import replay_of
-from tidegate.wal.record import Ack, Folded, TableSchema
+from tidegate.wal.record import Folded, TableSchema
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.spec import StageSpec
 
 

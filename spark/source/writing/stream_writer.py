@@ -31,7 +31,7 @@ from tidegate.spark.source.writing.sorted_rows import sorted_by_place
 from tidegate.spark.staging.job import with_groups
 from tidegate.spark.staging.work import StageWork
 from tidegate.wal.open_log import shared_log
-from tidegate.wal.record import encode_ack
+from tidegate.wal.staging.acks import encode_ack
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
 
 ON_BY_DEFAULT = (4, 2)

@@ -17,7 +17,8 @@ from tidegate.committers.barrier import NamedCall
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import TableChange
-from tidegate.wal.record import Ack, BatchOrigin, Column, Origin, TableSchema
+from tidegate.wal.record import BatchOrigin, Column, Origin, TableSchema
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.changelog import stage_task
 from tidegate.wal.staging.spec import CHANGES, StageSpec
 from tidegate.wal.value_flags import DELETE, VALUE

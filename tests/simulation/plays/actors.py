@@ -48,7 +48,8 @@ from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, replay_of, same_barrier
-from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion
+from tidegate.wal.record import BatchOrigin, DecidedVersion
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.changelog import stage_task
 from tidegate.wal.staging.spec import StageSpec
 

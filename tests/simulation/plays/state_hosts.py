@@ -35,7 +35,7 @@ from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.staging.links import StateLinks
 from tidegate.wal.log import Log
-from tidegate.wal.record import Ack
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.spec import StageSpec
 
 HOSTS = 2

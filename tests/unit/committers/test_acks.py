@@ -7,7 +7,8 @@ import pytest
 
 from tidegate.committers.steps.acks import check_acks
 from tidegate.errors import BadRecordError, FunctionError, TidegateError
-from tidegate.wal.record import Ack, FrameRef, Refusal
+from tidegate.wal.record import FrameRef
+from tidegate.wal.staging.acks import Ack, Refusal
 
 FRAME = FrameRef("segment:5:9", 9, "00" * 8, (0,), (0,), (3,))
 

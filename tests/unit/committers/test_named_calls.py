@@ -17,7 +17,7 @@ from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.catch_up import read_manifest
 from tidegate.wal.manifest import Step
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import CallShare
+from tidegate.wal.staging.acks import CallShare
 
 CALLS = (
     NamedCall("upsert.a", "upsert", ("a",)),

@@ -39,7 +39,7 @@ from tidegate.spark.reporting import SinkReporter
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import write_flights
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import StateReads
+from tidegate.wal.staging.acks import StateReads
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60.0

@@ -11,7 +11,7 @@ from tidegate.errors import ConfigError, ConflictError, FunctionError
 from tidegate.spark.session.marked_runs import MarkedRuns
 from tidegate.spark.session.whole_retries import OPTIONS
 from tidegate.spark.state.output_rows import SEVERAL, RunMark, mark_value, refused_value, strip_marks
-from tidegate.wal.record import Ack
+from tidegate.wal.staging.acks import Ack
 
 ON = dict.fromkeys(OPTIONS, "true")
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.spark.staging.work import InputCounter
-from tidegate.wal.record import CallShare
+from tidegate.wal.staging.acks import CallShare
 from tidegate.wal.staging.last_per_key import PLACE
 from tidegate.wal.staging.spec import CHANGES
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.wal import record as r
+from tidegate.wal.staging.acks import Ack, Refusal, decode_ack, encode_ack
 
 TEXT = st.text(max_size=12)
 COUNT = st.integers(0, 2**53)
@@ -77,9 +78,9 @@ FRAMES = st.lists(
     ),
     max_size=2,
 ).map(tuple)
-REFUSALS = st.none() | st.builds(r.Refusal, TEXT, TEXT)
+REFUSALS = st.none() | st.builds(Refusal, TEXT, TEXT)
 RUNS = st.dictionaries(TEXT, TEXT, max_size=3)
-ACKS = st.builds(r.Ack, TEXT, SMALL, TEXT, TEXT, FRAMES, SMALL, REFUSALS, runs=RUNS)
+ACKS = st.builds(Ack, TEXT, SMALL, TEXT, TEXT, FRAMES, SMALL, REFUSALS, runs=RUNS)
 
 
 def framed(body, file_format=r.FORMAT):
@@ -126,7 +127,7 @@ def test_a_record_comes_back_as_it_was(kind, data):
 
 @given(ACKS)
 def test_an_ack_comes_back_as_it_was(ack):
-    assert r.decode_ack(r.encode_ack(ack)) == ack
+    assert decode_ack(encode_ack(ack)) == ack
 
 
 def test_the_same_record_always_gives_the_same_bytes():
@@ -335,7 +336,7 @@ def test_hostile_bytes_end_in_an_error_that_says_so(content, with_checksum):
     with pytest.raises((CorruptError, ConfigError)):
         r.decode_record(framed(content) if with_checksum else content, "here")
     with pytest.raises(CorruptError):
-        r.decode_ack(content)
+        decode_ack(content)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +352,7 @@ def test_hostile_bytes_end_in_an_error_that_says_so(content, with_checksum):
 )
 def test_an_ack_that_lies_about_its_size_is_refused(content):
     with pytest.raises(CorruptError):
-        r.decode_ack(content)
+        decode_ack(content)
 
 
 def test_a_decision_with_too_many_tables_is_refused_before_it_is_written():

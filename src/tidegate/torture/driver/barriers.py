@@ -15,7 +15,7 @@ from tidegate.sinks.rules.layout import payloads
 from tidegate.testing.arrow_barrier import ArrowBarrier, Rows
 from tidegate.torture.driver.workloads import decoded, keys_read, rows_after
 from tidegate.torture.history.events import Change
-from tidegate.wal.record import Ack
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.changelog import stage_task
 from tidegate.wal.staging.spec import StageSpec
 
