@@ -64,7 +64,7 @@ RULES: list[Rule] = [
     (
         "ignore-epoch-in-store",
         "I6: the store refuses a flip of a lower epoch",
-        "sinks/sqlite/store.py",
+        "sinks/sqlite/pointer.py",
         "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch",
         "    WHERE visible = :version - 1 AND horizon < :version",
         "tests/conformance/test_stores.py",
@@ -72,7 +72,7 @@ RULES: list[Rule] = [
     (
         "flip-from-anywhere",
         "I7: only the exact predecessor gives way to a version",
-        "sinks/sqlite/store.py",
+        "sinks/sqlite/pointer.py",
         "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch",
         "    WHERE visible < :version AND horizon < :version AND epoch <= :epoch",
         "tests/conformance/test_stores.py",
@@ -80,7 +80,7 @@ RULES: list[Rule] = [
     (
         "flip-into-a-fill",
         "I7: while a store is filled only the version that the mark names becomes its first",
-        "sinks/sqlite/store.py",
+        "sinks/sqlite/pointer.py",
         "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch",
         "    WHERE visible = :version - 1 AND epoch <= :epoch",
         "tests/conformance/test_stores.py",
@@ -206,8 +206,8 @@ RULES: list[Rule] = [
     (
         "sqlite-tables-where-rows-are",
         "every table of a visible version is in every file of SQLite",
-        "sinks/sqlite/store.py",
-        "                self._shards.make_tables({table for entry in entries for table in entry.tables})\n",
+        "sinks/sqlite/pointer.py",
+        "            shards.make_tables({table for entry in entries for table in entry.tables})\n",
         "",
         "tests/unit/sinks/sqlite/test_formats.py",
     ),

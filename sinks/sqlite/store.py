@@ -12,7 +12,6 @@ version may be half applied), the floor in one transaction with the rows, the ho
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,8 +22,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.files import foreign_entry, refuse_nested, refuse_taken, refuse_unremovable, used_share
 from tidegate.base.names import check_name, escape
 from tidegate.base.text import brief
-from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
-from tidegate.options import LEASES_MAX
+from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import SupportsNamespaces, SupportsReadWithPointer, SupportsUsage
 from tidegate.sinks.records import (
@@ -40,7 +38,6 @@ from tidegate.sinks.records import (
     Stopped,
     Usage,
     Vacuumed,
-    heartbeat_ages,
     never,
 )
 from tidegate.sinks.rules import leases as rules
@@ -54,7 +51,6 @@ from tidegate.sinks.rules.reads import (
     check_visible,
     checked_format,
     decode,
-    dropped,
     encode,
     nothing_here,
     value_at,
@@ -63,6 +59,8 @@ from tidegate.sinks.rules.reads import (
 from tidegate.sinks.rules.schemas import SchemaLooks
 from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.sqlite import attempts, checks, fill, newest
+from tidegate.sinks.sqlite import leases as kept_leases
+from tidegate.sinks.sqlite import pointer as pointer_row
 from tidegate.sinks.sqlite import schemas as kept_schemas
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.discovery import namespaces_in
@@ -75,19 +73,8 @@ from tidegate.sinks.sqlite.vacuum import Vacuum, vacuum_meta
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
-CLAIM = "UPDATE pointer SET epoch = ?, writer = ? WHERE epoch < ?"
-PUBLISH = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
-    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch"""
 CATALOG = """SELECT entry FROM catalog WHERE version >= ? AND version <= ?
     AND version >= (SELECT horizon FROM pointer) ORDER BY version"""
-LEASE = """INSERT INTO leases VALUES (:id, :version, :now, :now + :ttl) ON CONFLICT (lease_id) DO UPDATE
-    SET taken_us = CASE version WHEN excluded.version THEN taken_us ELSE excluded.taken_us END,
-        version = excluded.version, expires_us = excluded.expires_us"""
-LEASES = """SELECT lease_id, version, taken_us, expires_us FROM leases WHERE expires_us > ?
-    ORDER BY version, taken_us LIMIT ?"""
-
-POINTER_TYPES = tuple((int, int, int, str, str, heartbeat) for heartbeat in (int, type(None)))
-
 Kind = TypeVar("Kind")
 
 
@@ -195,36 +182,14 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
 
     def pointer(self) -> Pointer:
         _ = self._shards
-        with self._files.connection(META_FILE) as meta:
-            row = meta.execute(
-                "SELECT visible, digest, epoch, writer, horizon, heartbeat_us FROM pointer"
-            ).fetchone()
-        if row is None:
-            raise dropped(self.where)
-        visible, digest, epoch, writer, horizon, heartbeat_us = row
-        types = type(visible), type(epoch), type(horizon), type(digest), type(writer), type(heartbeat_us)
-        if types not in POINTER_TYPES or min(visible, epoch, horizon) < 0:
-            raise CorruptError(
-                f"{self.where}: {self._files.folder / META_FILE}: the pointer is {row!r:.200}: restore the"
-                " store from a copy"
-            )
-        ages = heartbeat_ages(heartbeat_us, self._clock.now_us())
-        pointer = Pointer(visible, digest, epoch, writer, horizon, *ages)
+        pointer = pointer_row.read(self._files, self._clock)
         self._visible_seen = max(self._visible_seen, pointer.visible)
         return pointer
 
     def claim(self, epoch: int, writer: str) -> int:
         _ = self._shards
         mark(self._files.folder.parent)  # a store that an older release made has none
-        with self._files.writing(META_FILE, durable=True) as meta:
-            meta.execute(CLAIM, (epoch, writer, epoch))
-            return self._one_of(meta, "epoch")
-
-    def _one_of(self, meta: sqlite3.Connection, column: str) -> int:
-        row = meta.execute(f"SELECT {column} FROM pointer").fetchone()
-        if row is None:
-            raise dropped(self.where)
-        return int(row[0])
+        return pointer_row.claim(self._files, epoch, writer)
 
     def heartbeat(self, epoch: int) -> None:
         self._put_heartbeat(self._clock.now_us(), epoch)
@@ -234,34 +199,15 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
 
     def _put_heartbeat(self, noted_us: int, epoch: int) -> None:
         _ = self._shards
-        with self._files.writing(META_FILE, durable=False) as meta:  # a lost one is followed by the next
-            meta.execute("UPDATE pointer SET heartbeat_us = ? WHERE epoch = ?", (noted_us, epoch))
+        pointer_row.put_heartbeat(self._files, noted_us, epoch)
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         _ = self._shards
-        return self._flip(PUBLISH, [entry], epoch)
+        return self._flip(pointer_row.PUBLISH, [entry], epoch)
 
     def _flip(self, update: str, entries: Sequence[CatalogEntry], epoch: int) -> bool:
-        """Make the last of these versions visible, and all of them readable."""
-        shown, now_us = entries[-1], self._clock.now_us()
-        rows = [
-            (entry.version, encode(msgspec.structs.replace(entry, published_at_us=now_us)).decode())
-            for entry in entries
-        ]
-        values = {
-            "version": shown.version,
-            "digest": shown.digest,
-            "epoch": epoch,
-            "filled": entries[0].version,
-        }
-        sealed = newest.sealed_up_to(self._files, self._files.expected, shown.version)
-        with self._files.writing(META_FILE, durable=True) as meta:
-            flipped = meta.execute(update, values).rowcount
-            if flipped:
-                self._shards.make_tables({table for entry in entries for table in entry.tables})
-                newest.note(meta, sealed)
-                meta.executemany("INSERT OR REPLACE INTO catalog VALUES (?, ?)", rows)
-        return flipped == 1
+        now_us = self._clock.now_us()
+        return pointer_row.flip(self._files, self._shards, update, entries, epoch, now_us)
 
     # -- writing a decided version ---------------------------------------------------------------
 
@@ -366,31 +312,17 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
         _ = self._shards
-        with self._files.writing(META_FILE, durable=True) as meta:
-            visible, horizon = self._one_of(meta, "visible"), self._one_of(meta, "horizon")
-            rules.check_leasable(self.where, lease, ttl_s, visible, horizon)
-            now_us = self._clock.now_us()
-            others = [other for other in self._held(meta, now_us) if other.lease_id != lease.lease_id]
-            if len(others) >= LEASES_MAX:
-                raise rules.too_many_leases(self.where, LEASES_MAX)
-            of_lease = {"id": lease.lease_id, "version": lease.version}
-            meta.execute(LEASE, {**of_lease, "now": now_us, "ttl": int(ttl_s * 1e6)})
+        kept_leases.take(self._files, self._clock, lease, ttl_s)
 
     def release(self, lease_id: str) -> None:
         _ = self._shards
-        with self._files.writing(META_FILE, durable=False) as meta:  # one that comes back expires later
-            meta.execute("DELETE FROM leases WHERE lease_id = ?", (lease_id,))
+        kept_leases.release(self._files, lease_id)
 
     def leases(self) -> list[LeaseInfo]:
         _ = self._shards
         now_us = self._clock.now_us()
         with self._files.connection(META_FILE) as meta:
-            return [lease.info(now_us) for lease in self._held(meta, now_us)]
-
-    @staticmethod
-    def _held(meta: Any, now_us: int) -> list[rules.KeptLease]:
-        """Return the leases that have not run out, the oldest versions first, ``LEASES_MAX`` + 1 at most."""
-        return [rules.KeptLease(*row) for row in meta.execute(LEASES, (now_us, LEASES_MAX + 1))]
+            return [lease.info(now_us) for lease in kept_leases.alive(meta, now_us)]
 
     def announce(
         self,
@@ -405,20 +337,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
         # drops that are not on disk.
         self._shards.put_on_disk()
         limits = rules.Limits(max_lease_s, max_layers, keep_versions)
-        with self._files.writing(META_FILE, durable=True) as meta:
-            now_us, visible = self._clock.now_us(), self._one_of(meta, "visible")
-            meta.execute("DELETE FROM leases WHERE expires_us <= ?", (now_us,))
-
-            def published_us(version: int) -> int | None:
-                row = meta.execute("SELECT entry FROM catalog WHERE version = ?", (version,)).fetchone()
-                return row and self._decode(row[0], CatalogEntry).published_at_us
-
-            leases, target = self._held(meta, now_us), min(horizon, visible)
-            allowed = rules.horizon_allowed(target, leases, limits, visible, now_us, published_us)
-            meta.execute("UPDATE pointer SET horizon = max(horizon, ?)", (allowed,))
-            moved = self._one_of(meta, "horizon")
-            meta.execute("DELETE FROM leases WHERE version < ?", (moved,))  # revoked: the horizon passed
-        return moved
+        return kept_leases.move_horizon(self._files, self._clock, horizon, limits)
 
     def retire(
         self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never

@@ -79,7 +79,7 @@ class TestSqliteStore(StoreSuite):
         self.clock.advance(seconds)
 
     def allow_leases(self, store, most, monkeypatch):
-        monkeypatch.setattr("tidegate.sinks.sqlite.store.LEASES_MAX", most)
+        monkeypatch.setattr("tidegate.sinks.sqlite.leases.LEASES_MAX", most)
 
     def stored_rows(self, store):
         found = set()

@@ -34,8 +34,8 @@ OLD_STATE = (
 )
 
 FLIP = "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch"
-NO_EPOCH = ("sinks/sqlite/store.py", FLIP, "    WHERE visible = :version - 1 AND horizon < :version")
-ANY_VERSION = ("sinks/sqlite/store.py", FLIP, FLIP.replace("visible = :version - 1", "visible < :version"))
+NO_EPOCH = ("sinks/sqlite/pointer.py", FLIP, "    WHERE visible = :version - 1 AND horizon < :version")
+ANY_VERSION = ("sinks/sqlite/pointer.py", FLIP, FLIP.replace("visible = :version - 1", "visible < :version"))
 NO_CLAIM = ("committers/opening/open.py", "    claim_epoch(coordinator)\n", "")
 NOT_COUNTED = (
     "sinks/sqlite/rows.py",
@@ -50,7 +50,7 @@ NO_HORIZON = (
 )
 NO_FLOOR = ("sinks/sqlite/rows.py", "            if group in groups:\n", "            if False:\n")
 
-RETIRED_ONCE = ("sinks/sqlite/store.py", "min(horizon, visible)", "min(3, visible)")
+RETIRED_ONCE = ("sinks/sqlite/leases.py", "min(horizon, visible)", "min(3, visible)")
 RETIRES = "        if not self._shards.retire(version, changes, stopped):\n"
 NEVER_RETIRED = ("sinks/sqlite/store.py", RETIRES, f"        self._decode('', CatalogEntry)\n{RETIRES}")
 

@@ -269,7 +269,7 @@ def test_a_reader_that_holds_all_leases_refuses_no_other_reader(name, store, req
         writer.write(rows)
     with connect_to(writer) as gate:
         expected = READS[name](gate)
-    monkeypatch.setattr("tidegate.sinks.sqlite.store.LEASES_MAX", 2)
+    monkeypatch.setattr("tidegate.sinks.sqlite.leases.LEASES_MAX", 2)
     writer.driver.store.announce(0, max_leases=2)
     for taken in "ab":
         writer.driver.store.lease(Lease(taken, 2), 600)
