@@ -12,7 +12,7 @@ FLOW, RULES_FILE = (
 KEYS, READS, REPLIES = "src/tidegate/keys/groups.py", "sinks/redis/reads.py", "sinks/redis/client/replies.py"
 CALLS, LEASES, LAYOUT = (
     "sinks/redis/client/calls.py",
-    "src/tidegate/reader/leases.py",
+    "src/tidegate/reader/leases/active.py",
     "sinks/rules/layout.py",
 )
 

@@ -20,7 +20,7 @@ from tidegate.base.urls import place_of, redact, with_login_of
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreRemovedError, TidegateError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader
-from tidegate.reader.leases import LeaseKeeper
+from tidegate.reader.leases.keeper import LeaseKeeper
 from tidegate.reader.redirects import Followed, checked_successor
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store

@@ -24,7 +24,7 @@ from tidegate.options import Options
 from tidegate.options.endpoints import StoreRef
 from tidegate.reader.flow import Reader
 from tidegate.reader.gate import Gate
-from tidegate.reader.leases import LeaseKeeper
+from tidegate.reader.leases.keeper import LeaseKeeper
 from tidegate.sinks.records import Identity, ReadAt
 from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.wal.catch_up import catch_up

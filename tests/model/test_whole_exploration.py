@@ -9,18 +9,7 @@ import msgspec
 import pytest
 
 from model.exploration import Counterexample, explore
-from model.programs import (
-    adds_store,
-    adopts,
-    driver,
-    load,
-    reads,
-    recovers,
-    restores,
-    retires,
-    then,
-    trims,
-)
+from model.programs import adds_store, adopts, driver, load, reads, recovers, restores, retires, then, trims
 from model.whole import Model, Scope
 from tidegate.committers.apply import apply
 from tidegate.committers.opening import open as opening
@@ -36,8 +25,8 @@ from tidegate.errors import (
     VersionRegressedError,
     WalGapError,
 )
-from tidegate.reader import leases as reader_leases
 from tidegate.reader import rules
+from tidegate.reader.leases.active import ActiveLease
 from tidegate.sinks.memory import store as memory
 from tidegate.sinks.memory.attempts import NotedAttempts
 from tidegate.sinks.memory.namespace import MemoryNamespace
@@ -369,7 +358,7 @@ def leases_hold_nothing(patch):
 
 def a_retired_version_is_read(patch):
     _without(patch, memory, "check_kept")
-    _without(patch, reader_leases.ActiveLease, "check")
+    _without(patch, ActiveLease, "check")
 
 
 def rows_are_dropped_before_the_announcement(patch):

@@ -12,7 +12,8 @@ from typing import Any
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.steps import run_async
-from tidegate.reader.leases import CLOSE_S, ActiveLease, Hold, LeaseFlow, is_final
+from tidegate.reader.leases.active import ActiveLease, Hold
+from tidegate.reader.leases.flow import CLOSE_S, LeaseFlow, is_final
 
 logger = logging.getLogger("tidegate")
 

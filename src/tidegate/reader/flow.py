@@ -27,7 +27,8 @@ from tidegate.errors import (
 )
 from tidegate.observe import events
 from tidegate.reader import rules
-from tidegate.reader.leases import Hold, LeaseKeeper
+from tidegate.reader.leases.active import Hold
+from tidegate.reader.leases.keeper import LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
 from tidegate.reader.table import (
     KeysByTable,

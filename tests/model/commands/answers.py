@@ -14,7 +14,7 @@ from unittest import mock
 
 from tidegate.base import failpoints
 from tidegate.committers.transfer.backup import backup, check
-from tidegate.reader.leases import LeaseKeeper
+from tidegate.reader.leases.keeper import LeaseKeeper
 from tidegate.spark.state import update
 from tidegate.wal.staging import quarantine, validate
 

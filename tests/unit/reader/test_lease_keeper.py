@@ -15,7 +15,7 @@ from support.wait import wait_until
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, VersionRegressedError
 from tidegate.options import Options
-from tidegate.reader.leases import Asked
+from tidegate.reader.leases.active import Asked
 from tidegate.sinks.sqlite.disk.tables import META_FILE
 from tidegate.testing.example import Example
 

@@ -14,7 +14,7 @@ import tidegate.aio
 from support.clocks import HandClock
 from support.wait import wait_until
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, TidegateError
-from tidegate.reader import leases
+from tidegate.reader.leases import active
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import write_flights
 
@@ -36,7 +36,7 @@ LEASE_S = 6_000.0
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch):
     """Share a lease for 500 s, however long the snapshots of a test take."""
-    monkeypatch.setattr(leases, "SHARE_S", LEASE_S)
+    monkeypatch.setattr(active, "SHARE_S", LEASE_S)
 
 
 def leases_in(url):
