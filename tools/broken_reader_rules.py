@@ -6,7 +6,7 @@ is whole. Its part of docs/mutants.md is written from here.
 
 DECODE, KINDS = "src/tidegate/values/decode.py", "src/tidegate/values/kinds.py"
 FLOW, RULES_FILE = (
-    "src/tidegate/reader/flow.py",
+    "src/tidegate/reader/flow/gate.py",
     "src/tidegate/reader/rules.py",
 )
 KEYS, READS, REPLIES = "src/tidegate/keys/groups.py", "sinks/redis/reads.py", "sinks/redis/client/replies.py"

@@ -190,7 +190,7 @@ RULES: list[Rule] = [
     (
         "ahead-without-a-look",
         "I9: a read that did not look first is answered only when its version is still the newest",
-        "src/tidegate/reader/flow.py",
+        "src/tidegate/reader/flow/gate.py",
         "                        if rules.is_of(entry, shown):\n",
         "                        if True:\n",
         "tests/unit/reader/test_snapshots.py",
@@ -198,7 +198,7 @@ RULES: list[Rule] = [
     (
         "entry-of-another-version",
         "an entry that came with the pointer counts only if it is of the visible version",
-        "src/tidegate/reader/flow.py",
+        "src/tidegate/reader/flow/gate.py",
         "        if entry is None or not rules.is_of(entry, pointer):\n",
         "        if entry is None:\n",
         "tests/services/redis/reader/test_optimistic_reads.py",

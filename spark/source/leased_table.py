@@ -19,7 +19,7 @@ from tidegate.base.steps import run
 from tidegate.base.urls import place_of, redact, with_login_of
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreRemovedError, TidegateError
 from tidegate.reader import rules
-from tidegate.reader.flow import Reader
+from tidegate.reader.flow.reader import Reader
 from tidegate.reader.leases.keeper import LeaseKeeper
 from tidegate.reader.redirects import Followed, checked_successor
 from tidegate.sinks.aliases import Target, refuse_writing

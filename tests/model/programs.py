@@ -22,7 +22,7 @@ from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.options.endpoints import StoreRef
-from tidegate.reader.flow import Reader
+from tidegate.reader.flow.reader import Reader
 from tidegate.reader.gate import Gate
 from tidegate.reader.leases.keeper import LeaseKeeper
 from tidegate.sinks.records import Identity, ReadAt

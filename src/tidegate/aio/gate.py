@@ -1,4 +1,4 @@
-"""The gate: a reader's client of one namespace, on an event loop. ``reader/flow.py`` has its control flow."""
+"""The gate: a reader's client of one namespace, on an event loop. ``reader/flow/`` has its control flow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.aio.mirror import Mirror
 from tidegate.aio.snapshot import Snapshot, SnapshotContext, Table
 from tidegate.base.source_offsets import Offsets
 from tidegate.base.steps import run_async
-from tidegate.reader.flow import GateFlow
+from tidegate.reader.flow.gate import GateFlow
 from tidegate.reader.gate import Gate as BlockingGate
 from tidegate.reader.mirror.mirror import PathLike, Switched
 from tidegate.reader.rules import LEASE_S, VersionInfo

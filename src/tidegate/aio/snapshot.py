@@ -1,4 +1,4 @@
-"""Reads at a version with ``await``: snapshots, tables and scans. ``reader/flow.py`` has the control flow."""
+"""Reads at a version with ``await``: snapshots, tables and scans. ``reader/flow/`` has the control flow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tidegate.base.extras import pa
 from tidegate.base.steps import Result, Steps, run_async
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.reader import rules
-from tidegate.reader.flow import Reader, SnapshotFlow
+from tidegate.reader.flow.reader import Reader
+from tidegate.reader.flow.snapshot import SnapshotFlow
 from tidegate.reader.rules import TRIES, check_table
 from tidegate.reader.table import OfProcess, TableReader, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer

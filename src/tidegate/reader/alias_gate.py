@@ -17,15 +17,9 @@ from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.source_offsets import Offsets
 from tidegate.base.steps import Result, Steps, run
-from tidegate.errors import (
-    ConfigError,
-    SnapshotExpiredError,
-    StoreLostError,
-    TidegateError,
-    WaitTimeoutError,
-)
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreLostError, TidegateError, WaitTimeoutError
 from tidegate.reader import rules
-from tidegate.reader.flow import patiently
+from tidegate.reader.flow.reader import patiently
 from tidegate.reader.rules import TRIES
 from tidegate.reader.spaces import Flow, Opened, SpacesFlow, SpacesGate
 from tidegate.sinks.aliases import Target

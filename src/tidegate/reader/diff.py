@@ -23,7 +23,7 @@ from tidegate.base.names import listed
 from tidegate.base.steps import run
 from tidegate.base.text import brief, html_table
 from tidegate.errors import ConfigError
-from tidegate.reader.flow import Reader
+from tidegate.reader.flow.reader import Reader
 from tidegate.reader.rules import tables_of
 from tidegate.reader.table import OfProcess, TableView
 from tidegate.sinks.diff import differences_of_groups, untouched

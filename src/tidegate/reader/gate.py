@@ -1,4 +1,4 @@
-"""The gate: a reader's client of one namespace, in threads. ``reader/flow.py`` has its control flow."""
+"""The gate: a reader's client of one namespace, in threads. ``reader/flow/`` has its control flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tidegate.reader import changes, rules
 from tidegate.reader.changes import Changes
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.diff import Diff, Side, Sides
-from tidegate.reader.flow import GateFlow, Reader
+from tidegate.reader.flow.gate import GateFlow
+from tidegate.reader.flow.reader import Reader
 from tidegate.reader.mirror.mirror import Mirror, PathLike
 from tidegate.reader.mirror.view import MirrorView
 from tidegate.reader.rules import LEASE_S, VersionInfo

@@ -23,7 +23,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.reader import rules
 from tidegate.reader.alias_gate import AliasGate
-from tidegate.reader.flow import Reader
+from tidegate.reader.flow.reader import Reader
 from tidegate.reader.gate import Gate
 from tidegate.reader.mirror.late import LateGate
 from tidegate.reader.mirror.mirror import Mirror, PathLike, Switched

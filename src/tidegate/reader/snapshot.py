@@ -1,6 +1,6 @@
 """The snapshot, in threads: one version, pinned by a lease.
 
-Every read through it answers from that version, or raises SnapshotExpiredError (I8). ``reader/flow.py`` has
+Every read through it answers from that version, or raises SnapshotExpiredError (I8). ``reader/flow/`` has
 the control flow.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tidegate.base.steps import run
 from tidegate.reader import rules
 from tidegate.reader.diff import Side
-from tidegate.reader.flow import SnapshotFlow
+from tidegate.reader.flow.snapshot import SnapshotFlow
 from tidegate.reader.table import Table, TableReader
 from tidegate.sinks.rules.version_ref import VersionRef
 

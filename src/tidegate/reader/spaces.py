@@ -27,7 +27,9 @@ from tidegate.base.steps import Result, Steps
 from tidegate.reader import rules
 from tidegate.reader.changes import Changes
 from tidegate.reader.diff import Diff
-from tidegate.reader.flow import GateFlow, SnapshotFlow, Tables
+from tidegate.reader.flow.gate import GateFlow
+from tidegate.reader.flow.reader import Tables
+from tidegate.reader.flow.snapshot import SnapshotFlow
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
 from tidegate.reader.table import KeysByTable, ValuesByTable, keys_by_table

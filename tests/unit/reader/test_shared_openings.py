@@ -12,7 +12,7 @@ from tidegate.aio.in_threads import GateInThreads
 from tidegate.aio.redirects import by_redirects
 from tidegate.base.clock import Clock
 from tidegate.errors import ConfigError, StoreRemovedError, StoreUnavailableError
-from tidegate.reader.flow import GateFlow
+from tidegate.reader.flow.gate import GateFlow
 from tidegate.reader.redirects import RedirectGate
 from tidegate.reader.spaces import Opened, Opening
 from tidegate.sinks.records import Pointer

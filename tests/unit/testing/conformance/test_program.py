@@ -195,7 +195,7 @@ def viewed(**other):
         view = table.view_of(*args)
         return None if view is None else view._replace(at=view.at._replace(**other))
 
-    return [lambda: mock.patch("tidegate.reader.flow.view_of", view_of)]
+    return [lambda: mock.patch("tidegate.reader.flow.reader.view_of", view_of)]
 
 
 def one_page():
@@ -265,7 +265,7 @@ RULES = {
     ),
     "the tables of timeouts": (
         ReferenceReader,
-        [lambda: mock.patch("tidegate.reader.flow.listed", sorted)],
+        [lambda: mock.patch("tidegate.reader.flow.gate.listed", sorted)],
         "tables",
     ),
     "a version above the visible one": (
@@ -275,7 +275,7 @@ RULES = {
     ),
     "the note of a removed store": (
         ReferenceReader,
-        [lambda: mock.patch("tidegate.reader.flow.REMOVAL_BEGINS", "no such note")],
+        [lambda: mock.patch("tidegate.reader.flow.gate.REMOVAL_BEGINS", "no such note")],
         "refuses-removed",
     ),
     "a store that is being filled": (
