@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
-import random
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby
@@ -36,7 +34,6 @@ from tidegate.base.files import (
     create,
     foreign_entry,
     make_folder,
-    open_lock,
     open_regular,
     read_at,
     refuse_foreign,
@@ -67,6 +64,7 @@ from tidegate.wal.file.format import (
     parse_decisions_header,
     scan,
 )
+from tidegate.wal.file.lock import FolderLock
 from tidegate.wal.fold import Entry
 from tidegate.wal.log import RECORD_BYTES_MAX, Appended, Blob, Log, LogSize, Trimmed
 
@@ -76,7 +74,6 @@ LOCK_TIMEOUT_S = 10.0
 COPY_BYTES = 1024 * 1024
 MTIME_US = 2_000_000
 """File times may be this much too old: kernels use a coarse clock, some file systems whole seconds."""
-POLL_FIRST_S, POLL_MOST_S = 0.001, 0.05
 DAMAGE_LOOKS_MAX = 3
 DROPPED = ".dropped"
 FROM_A_COPY = "put it back from a copy"
@@ -109,10 +106,7 @@ class FileLog(Log):
         self.where, self._saving = str(self.folder), saved_by_relog(namespace)
         self._decisions = self.folder / "decisions.log"
         self._changelog = self.folder / CHANGELOG
-        self._lock = self.folder / "lock"
-        self._lock_timeout_s = lock_timeout_s
-        self._clock = clock or Clock()
-        self._jitter = random.Random()
+        self._lock = FolderLock(self.folder / "lock", lock_timeout_s, clock or Clock())
         self._checked_to = 0
         """Every byte before this position was read and found whole by this instance."""
         self._named_base = 0
@@ -125,7 +119,7 @@ class FileLog(Log):
         refuse_taken(self.where, _foreign_entry(self.folder))
         try:
             make_folder(self._changelog)
-            with self._locked(make=True):
+            with self._lock.locked(make=True):
                 if not self._decisions.exists():
                     self._put_in_place(base=0)
                 # Also when it existed: its creator may have died before this.
@@ -183,7 +177,7 @@ class FileLog(Log):
             msg = f"{self.where}: a record of {len(content)} bytes is too long"
             raise ConfigError(msg)
         try:
-            with self._locked(make=True), self._opened(os.O_RDWR) as (fd, base):
+            with self._lock.locked(make=True), self._opened(os.O_RDWR) as (fd, base):
                 self._sync_name(base)
                 end = self._end_of_whole(fd, base)
                 frame = frame_prefix(content) + content + END
@@ -277,7 +271,7 @@ class FileLog(Log):
         A reader has no lock, so it may have read a torn tail while it was being replaced.
         """
         try:
-            with self._locked():
+            with self._lock.locked():
                 for _ in scan(Window(fd).read, at, os.fstat(fd).st_size):
                     pass
         except (Damage, OSError):  # OSError: there is no lock, so nobody writes here
@@ -286,7 +280,7 @@ class FileLog(Log):
 
     def trim_decisions(self, position: int) -> None:
         try:
-            with self._locked(), self._opened(os.O_RDWR) as (fd, base):
+            with self._lock.locked(), self._opened(os.O_RDWR) as (fd, base):
                 offset = position - base
                 if offset <= HEADER_BYTES:
                     return  # already cut there or further
@@ -442,7 +436,7 @@ class FileLog(Log):
         try:
             refuse_foreign(self.where, _foreign_entry(aside))
             existed = remove_folder(aside)  # left by an earlier drop
-            with contextlib.suppress(FileNotFoundError), self._locked(make=True):
+            with contextlib.suppress(FileNotFoundError), self._lock.locked(make=True):
                 refuse_foreign(self.where, self.foreign_entry())
                 # One step, while nobody appends: afterwards no name leads to the log.
                 self.folder.rename(aside)
@@ -466,44 +460,6 @@ class FileLog(Log):
             yield fd, parse_decisions_header(read_at(fd, 0, HEADER_BYTES), str(self._decisions))
         finally:
             close(fd)
-
-    @contextlib.contextmanager
-    def _locked(self, *, make: bool = False) -> Generator[None, None, None]:
-        """Hold the lock. Raises: WalUnavailableError, not acquired in time; OSError, no lock file."""
-        deadline = self._clock.monotonic() + self._lock_timeout_s
-        while True:
-            fd = open_lock(self._lock, make=make)
-            try:
-                self._wait_for_lock(fd, deadline)
-                # A log that was dropped and created again meanwhile has another lock file.
-                if not os.path.samestat(os.fstat(fd), self._lock.stat()):
-                    continue
-                try:
-                    yield
-                finally:
-                    # Closing is not enough: a child that was forked meanwhile would still hold the lock.
-                    with contextlib.suppress(OSError):
-                        fcntl.flock(fd, fcntl.LOCK_UN)
-                return
-            finally:
-                close(fd)
-
-    def _wait_for_lock(self, fd: int, deadline: float) -> None:
-        pause_s = POLL_FIRST_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if self._clock.monotonic() >= deadline:
-                    msg = (
-                        f"{self._lock} was held by another append for {self._lock_timeout_s:g} s; nothing"
-                        " was written; look for a stopped process that writes here"
-                    )
-                    raise WalUnavailableError(msg) from error
-            else:
-                return
-            self._clock.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, POLL_MOST_S)
 
     def _unavailable(self, error: OSError) -> NoReturn:
         hint = ""

@@ -7,6 +7,7 @@ import fcntl
 import pytest
 
 from tidegate.errors import WalUnavailableError
+from tidegate.wal.file import lock
 from tidegate.wal.file import log as file_log
 from tidegate.wal.file.log import FileLog
 
@@ -28,7 +29,7 @@ def run_before_its_lock(monkeypatch, then):
             then()
         real(fd, how)
 
-    monkeypatch.setattr(file_log.fcntl, "flock", flock)
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
 
 
 def test_who_waited_for_the_lock_of_a_dropped_log_shuts_out_the_writers_of_the_new_one(

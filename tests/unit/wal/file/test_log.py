@@ -339,10 +339,10 @@ def test_a_held_lock_ends_in_a_deadline(log, path, positions):
 
 
 def test_a_thread_that_waits_for_the_lock_gets_it(log, positions):
-    waiting = FileLog(log.folder.parent, "n", lock_timeout_s=60)
+    clock = Clock()
+    waiting = FileLog(log.folder.parent, "n", lock_timeout_s=60, clock=clock)
     asked = threading.Event()
     done = []
-    clock = waiting._clock = Clock()
     sleep = clock.sleep
     clock.sleep = lambda seconds: asked.set() or sleep(seconds)
     with (log.folder / "lock").open() as held:
