@@ -50,3 +50,16 @@ class MemoryNamespace:
             self.rows[place] = without_versions(of_group, lowest)
         self.applied = {place: counts for place, counts in self.applied.items() if place[1] < lowest}
         self.sealed = {place for place in self.sealed if place[1] < lowest}
+
+    def raise_floor(self, group: int, version: int) -> None:
+        """Raise a key group's floor to at least this version, whose count and seal are needed no more."""
+        self.floors[group] = max(self.floors.get(group, 0), version)
+        self.applied.pop((group, version), None)
+        self.sealed.discard((group, version))
+
+    def raise_floors(self, floor: int) -> None:
+        """Raise the floor of every key group, and drop the counts and seals up to it."""
+        for group in range(self.identity.key_groups if self.identity else 0):
+            self.floors[group] = max(self.floors.get(group, 0), floor)
+        self.applied = {place: counts for place, counts in self.applied.items() if place[1] > floor}
+        self.sealed = {place for place in self.sealed if place[1] > floor}

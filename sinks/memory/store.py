@@ -23,14 +23,7 @@ from tidegate.sinks.memory import aliases as memory_aliases
 from tidegate.sinks.memory import checks
 from tidegate.sinks.memory.aliases import MemoryAliases
 from tidegate.sinks.memory.namespace import MemoryNamespace
-from tidegate.sinks.memory.rows import (
-    counted_in,
-    drop_below,
-    drop_replaced,
-    drop_up_to,
-    newest_of,
-    put_rows,
-)
+from tidegate.sinks.memory.rows import counted_in, drop_below, drop_replaced, drop_up_to, newest_of, put_rows
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -326,7 +319,7 @@ class MemoryStore(SupportsReadWithPointer):
                 return False
             with space.lock:
                 for run in chunk.runs:
-                    self._raise_floor(space, run.group, version)
+                    space.raise_floor(run.group, version)
                     rows = space.rows[run.table, run.group]
                     for key in run.keys.to_pylist():
                         drop_replaced(rows, key, version)
@@ -365,7 +358,7 @@ class MemoryStore(SupportsReadWithPointer):
         entry = space.catalog.get(version)
         starts = {table for table, start in entry.starts.items() if start == version} if entry else set()
         for table, group in [place for place in space.rows if place[0] in starts]:
-            self._raise_floor(space, group, version)
+            space.raise_floor(group, version)
             drop_below(space.rows[table, group], version)
 
     def _forget_schemas(self, space: MemoryNamespace) -> None:
@@ -375,12 +368,6 @@ class MemoryStore(SupportsReadWithPointer):
             for schema_id in unnamed(space.schemas, pointer, live):
                 del space.schemas[schema_id]
             self._looks.ended(pointer)
-
-    @staticmethod
-    def _raise_floor(space: MemoryNamespace, group: int, version: int) -> None:
-        space.floors[group] = max(space.floors.get(group, 0), version)
-        space.applied.pop((group, version), None)
-        space.sealed.discard((group, version))
 
     # -- filling a new store from another one ---------------------------------------------------------
 
@@ -392,7 +379,7 @@ class MemoryStore(SupportsReadWithPointer):
                 return 0
             marked = max(space.pointer.horizon, entry.version)
             space.pointer = msgspec.structs.replace(space.pointer, horizon=marked)
-            self._raise_floors(space, marked - 1)
+            space.raise_floors(marked - 1)
             for place, of_group in space.rows.items():
                 space.rows[place] = {
                     key: {v: value for v, value in versions.items() if v >= marked}
@@ -407,7 +394,7 @@ class MemoryStore(SupportsReadWithPointer):
             pointer = space.pointer
             if pointer.visible or pointer.horizon != entry.version or pointer.epoch > epoch:
                 return False
-            self._raise_floors(space, entry.version)
+            space.raise_floors(entry.version)
             for each in (entry, *newer):
                 space.catalog[each.version] = msgspec.structs.replace(
                     each, published_at_us=self._clock.now_us()
@@ -416,13 +403,6 @@ class MemoryStore(SupportsReadWithPointer):
                 pointer, visible=newest.version, digest=newest.digest, epoch=epoch
             )
             return True
-
-    @staticmethod
-    def _raise_floors(space: MemoryNamespace, floor: int) -> None:
-        for group in range(space.identity.key_groups if space.identity else 0):
-            space.floors[group] = max(space.floors.get(group, 0), floor)
-        space.applied = {place: counts for place, counts in space.applied.items() if place[1] > floor}
-        space.sealed = {place for place in space.sealed if place[1] > floor}
 
     # -- checking ---------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tidegate.committers.states import Event
 from tidegate.committers.steps import trim
 from tidegate.sinks.cache import links, state_at
 from tidegate.sinks.memory import store as memory_store
+from tidegate.sinks.memory.namespace import MemoryNamespace
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.rules import reads
 from tidegate.sinks.rules.layout import payloads
@@ -135,7 +136,7 @@ def retirement_deletes_before_it_announces(patch):
         return max(store._space.pointer.horizon, min(horizon, store._space.pointer.visible))
 
     patch.setattr(MemoryStore, "announce", too_late)
-    patch.setattr(MemoryStore, "_raise_floor", staticmethod(lambda *_: None))
+    patch.setattr(MemoryNamespace, "raise_floor", lambda *_: None)
 
 
 def a_summary_moves_the_digest(patch):
