@@ -23,9 +23,9 @@ from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncSupportsReadWithPointer
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer, ReadAt, Reads
 from tidegate.sinks.redis.aliases import alias_call, target_in
-from tidegate.sinks.redis.client.async_calls import AsyncCalls, Listed
-from tidegate.sinks.redis.client.async_servers import View
-from tidegate.sinks.redis.client.channel import AsyncNode, Channel, closed, connected
+from tidegate.sinks.redis.client.aio.calls import AsyncCalls, Listed
+from tidegate.sinks.redis.client.aio.channel import AsyncNode, Channel, closed, connected
+from tidegate.sinks.redis.client.aio.servers import View
 from tidegate.sinks.redis.client.origins import Origins, process_in
 from tidegate.sinks.redis.client.replies import Call, Refused, answer_of, encoded, pack, plain
 from tidegate.sinks.redis.client.settings import RedisSettings, settings_of
@@ -57,13 +57,7 @@ from tidegate.sinks.redis.reads import (
     with_entry,
 )
 from tidegate.sinks.rules.leases import Lease, check_lease
-from tidegate.sinks.rules.reads import (
-    check_kept,
-    check_visible,
-    live_rows,
-    nothing_here,
-    value_at,
-)
+from tidegate.sinks.rules.reads import check_kept, check_visible, live_rows, nothing_here, value_at
 from tidegate.wal.record import TableSchema
 
 CLOSING_STEPS = 3

@@ -1,4 +1,4 @@
-"""A call, and the meaning of its reply, for ``calls.py`` and ``async_calls.py``. Pure."""
+"""A call, and the meaning of its reply, for ``calls.py`` and ``aio/calls.py``. Pure."""
 
 from __future__ import annotations
 

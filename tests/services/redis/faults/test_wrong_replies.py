@@ -18,7 +18,8 @@ import tidegate
 import tidegate.aio
 from services.support.in_loop import InLoop
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.redis.client import channel, servers
+from tidegate.sinks.redis.client import servers
+from tidegate.sinks.redis.client.aio import channel
 from tidegate.sinks.redis.client.functions import names
 from tidegate.sinks.redis.client.replies import Call, plain
 from tidegate.sinks.redis.client.shapes import SHAPES, WrongReplyError, fits

@@ -14,15 +14,10 @@ from services.support.redis.cluster import RedisCluster
 from services.support.redis.sentinel import RedisSentinel
 from services.support.redis.server import RedisServer
 from services.support.workloads.random_versions import random_version, writer_on
-from tidegate.errors import (
-    ConfigError,
-    StoreNotVerifiedError,
-    StoreUnavailableError,
-    WaitTimeoutError,
-)
+from tidegate.errors import ConfigError, StoreNotVerifiedError, StoreUnavailableError, WaitTimeoutError
 from tidegate.sinks.records import ReadAt
-from tidegate.sinks.redis.client import channel as redis_channel
-from tidegate.sinks.redis.client.channel import Channel, connected
+from tidegate.sinks.redis.client.aio import channel as redis_channel
+from tidegate.sinks.redis.client.aio.channel import Channel, connected
 from tidegate.sinks.redis.client.settings import settings_of
 
 DEADLINE_S = 30.0

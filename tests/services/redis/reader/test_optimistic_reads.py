@@ -14,7 +14,7 @@ from services.support.redis.proxy import RedisProxy
 from services.support.redis.server import RedisServer
 from services.support.workloads.random_versions import writer_on
 from tidegate.errors import CorruptError
-from tidegate.sinks.redis.client.channel import Channel
+from tidegate.sinks.redis.client.aio.channel import Channel
 from tidegate.sinks.redis.client.functions import library_name
 from tidegate.sinks.redis.client.servers import Opened
 

@@ -14,8 +14,8 @@ from services.support.certificates import make_certificates, make_of_another
 from services.support.redis.server import RedisServer
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.redis.client import channel
 from tidegate.sinks.redis.client import servers as servers_module
+from tidegate.sinks.redis.client.aio import channel
 from tidegate.sinks.redis.client.settings import settings_of
 
 KINDS = ("rediss://{}", "rediss+cluster://{}", "rediss+sentinel://{}/main")

@@ -19,7 +19,7 @@ from tidegate.sinks.diff import differences_of_groups
 from tidegate.sinks.records import Identity, ReadAt
 from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.async_store import AsyncRedisStore
-from tidegate.sinks.redis.client.channel import Channel
+from tidegate.sinks.redis.client.aio.channel import Channel
 from tidegate.sinks.redis.client.functions import library_name
 from tidegate.sinks.redis.client.servers import Opened
 from tidegate.sinks.redis.keys import header_key

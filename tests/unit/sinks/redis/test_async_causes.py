@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.redis.client.async_calls import AsyncCalls
+from tidegate.sinks.redis.client.aio.calls import AsyncCalls
 from tidegate.sinks.redis.client.replies import CUT_OFF
 from tidegate.sinks.redis.client.settings import settings_of
 

@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 from tidegate.base.deadline import end_of, one_call
-from tidegate.sinks.redis.client.channel import NoTurnError, Slots
+from tidegate.sinks.redis.client.aio.channel import NoTurnError, Slots
 
 CALLS = 1_000
 TIMEOUT_S = 60.0

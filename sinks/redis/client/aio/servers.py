@@ -1,4 +1,4 @@
-"""Discovery of the server that holds a key, from an event loop (``servers.py`` is for threads)."""
+"""Discovery of the server that holds a key, from an event loop (``client/servers.py`` is for threads)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.channel import AsyncNode, Plain, Tls, closed, in_time
+from tidegate.sinks.redis.client.aio.channel import AsyncNode, Plain, Tls, closed, in_time
 from tidegate.sinks.redis.client.replies import NOT_FOUND_IN_TIME
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.single_flight import SingleFlight

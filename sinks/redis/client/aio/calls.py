@@ -1,4 +1,4 @@
-"""Calls to many servers at once from an event loop: ``calls.py`` without threads, for reads.
+"""Calls to many servers at once from an event loop: ``client/calls.py`` without threads, for reads.
 
 Any number of tasks may send at the same time; their calls share few connections (``channel.py``).
 ``sinks/redis/client/replies.py`` defines, for both modules, what a reply means and when a call may
@@ -16,8 +16,8 @@ import tenacity
 
 from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError
-from tidegate.sinks.redis.client.async_servers import AsyncServers, View
-from tidegate.sinks.redis.client.channel import AsyncNode, NoTurnError
+from tidegate.sinks.redis.client.aio.channel import AsyncNode, NoTurnError
+from tidegate.sinks.redis.client.aio.servers import AsyncServers, View
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
     CUT_BY_SERVER,
