@@ -261,7 +261,7 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
     )
     if state.key_groups != saved.identity.key_groups:
         raise ConfigError(
-            f"namespace {name} was made with key_groups={state.key_groups}, and the saved version of namespace"
+            f"namespace {name} was made with key_groups={state.key_groups}; the saved version of namespace"
             f" {saved.identity.name} has {saved.identity.key_groups}: {another}"
         )
     if state.last_version and not (is_copy and decided_for(state, saved.origin)):

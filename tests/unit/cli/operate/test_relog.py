@@ -466,7 +466,7 @@ def test_an_empty_namespace_with_other_key_groups_is_told_with_another_name(plac
     gone(place)
     ended(0, "init", "--namespace=other", "--key-groups=4")
     text = refused(2, "relog", "--namespace=flights", "--to=other", "--yes")
-    assert "made with key_groups=4, and the saved version of namespace flights has 8" in text
+    assert "made with key_groups=4; the saved version of namespace flights has 8" in text
     (command,) = re.findall("`tidegate ([^`]*)`", text)
     ended(0, *command.split(), "--yes")
     assert rows_by_table(place.store, "other_2") == rows_by_table(place.store)
