@@ -7,6 +7,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from tidegate.errors import ConfigError
 from tidegate.spark.session.whole_retries import OPTIONS
 
 
@@ -23,6 +24,11 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 
     A session that runs already keeps its Python. Repeatable.
     """
+    if not hasattr(builder, "config"):
+        raise ConfigError(
+            f"configure takes a session's builder, and not {type(builder).__name__}: call"
+            " configure(SparkSession.builder).getOrCreate()"
+        )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name in OPTIONS:
         builder = builder.config(name, "true")

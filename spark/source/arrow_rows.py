@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidegate.errors import CorruptError
+from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.columns import key_columns
 from tidegate.spark.state.reduce import TYPES, ReducedColumn, parse
 from tidegate.values.decode import Values, cause_of
@@ -43,6 +43,26 @@ def _ddl(kind: Any) -> str:
         return f"decimal({kind.precision},{kind.scale})"
     name = next(name for name, simple in SIMPLE.items() if simple.arrow == kind)
     return INSTANT if name == "timestamp" else name
+
+
+def check_columns(where: str, schema: Any, columns: Any) -> None:
+    """Compare the columns that Spark reads with those that there are. Raises: ConfigError: one is another."""
+    types = {field.name: _ddl(field.type) for field in columns}
+    for field in schema:
+        if field.name not in types:
+            raise ConfigError(
+                f"{where} has no column {field.name!r}; it has {', '.join(types)}: leave .schema() out, the"
+                " source knows it"
+            )
+        try:
+            is_same = _ddl(field.type) == types[field.name]
+        except StopIteration:  # a type that no table has
+            is_same = False
+        if not is_same:
+            raise ConfigError(
+                f"{where}: column {field.name!r} is {types[field.name]}, and .schema() names {field.type}:"
+                " leave .schema() out, the source knows it, and cast the column afterwards"
+            )
 
 
 def _quoted(name: str) -> str:

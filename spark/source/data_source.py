@@ -25,9 +25,9 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.keys.groups import groups_of
 from tidegate.spark.errors import told_rows
 from tidegate.spark.session.releases import arrow_schema_of
-from tidegate.spark.source.arrow_rows import ddl_of
+from tidegate.spark.source.arrow_rows import check_columns, ddl_of
 from tidegate.spark.source.leased_table import LeasedTable, lease_table
-from tidegate.spark.source.options import SourceOptions
+from tidegate.spark.source.options import BATCH, STREAM, SourceOptions
 from tidegate.spark.source.stream import FeedReader, feed_ddl
 
 HIDDEN = {
@@ -106,16 +106,26 @@ class TidegateSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of all rows of the version."""
-        if self.checked.wal:
+        if name := self._given(STREAM):
             raise ConfigError(
-                "the option wal is for spark.readStream, which reads changes; spark.read reads a version from"
-                " the store: leave it out"
+                f"the option {name} is for spark.readStream, which reads changes; spark.read reads a version"
+                " from the store: leave it out"
             )
         return TidegateReader(self.leased, schema, self.checked.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of changes, version by version."""
+        if name := self._given(BATCH):
+            raise ConfigError(
+                f"the option {name} is for spark.read, which reads one version; spark.readStream reads"
+                " changes, from startingVersion: leave it out"
+            )
         return FeedReader(self.leased, self.checked, schema)
+
+    def _given(self, names: Sequence[str]) -> str:
+        """Return the first of these options that is given; '': none is."""
+        given = set(map(str.lower, self.options))
+        return next((name for name in names if name.lower() in given), "")
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 - Spark's signature
         """Refuse: see docs/decisions/0038."""
@@ -159,13 +169,7 @@ class TidegateReader(DataSourceReader):
     def __init__(self, leased: LeasedTable, schema: StructType, parallelism: int) -> None:
         self._leased, self._parallelism = leased, min(parallelism, leased.key_groups)
         self._arrow = arrow_schema_of(schema)
-        names = [field.name for field in leased.values.arrow_schema]
-        wrong = [name for name in schema.names if name not in names]
-        if wrong:
-            raise ConfigError(
-                f"{leased.where} has no column {wrong[0]!r}; it has {', '.join(names)}: leave .schema() out,"
-                " the source knows it"
-            )
+        check_columns(leased.where, self._arrow, leased.values.arrow_schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return contiguous ranges of key groups."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -22,7 +23,7 @@ from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.spark.errors import told_rows
 from tidegate.spark.session.releases import arrow_schema_of
-from tidegate.spark.source.arrow_rows import ddl_of
+from tidegate.spark.source.arrow_rows import check_columns, ddl_of
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
 from tidegate.spark.source.leased_table import LeasedTable
 from tidegate.spark.source.options import SourceOptions
@@ -75,6 +76,8 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._feed = Feed(leased, options.wal, options.wal_options, options.exact)
         self._arrow = arrow_schema_of(schema)
+        added = [pa.field(CHANGE_TYPE, pa.string()), pa.field(VERSION, pa.int64())]
+        check_columns(leased.where, self._arrow, [*leased.values.arrow_schema, *added])
         self._limit = options.versions_max or VERSIONS_MAX
         self._target: int | None = None
         self._planner: FeedPlanner | None = None

@@ -7,13 +7,16 @@ import datetime
 import decimal
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import StructType
 
 import tidegate
 from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.errors import ConfigError
 from tidegate.options.endpoints import parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.spark import register
+from tidegate.spark.source.data_source import TidegateSource
 from tidegate.testing.example import Example, write_flights
 
 pytestmark = pytest.mark.spark
@@ -44,9 +47,9 @@ def flights(spark, tmp_path_factory):
     return store
 
 
-def read(spark, store, table, **options):
+def read(spark, store, table, schema=None, **options):
     reader = spark.read.format("tidegate").options(namespace="flights", store=store, table=table)
-    return reader.options(**options).load()
+    return (reader.schema(schema) if schema else reader).options(**options).load()
 
 
 def test_a_table_is_read_at_its_newest_version_with_its_own_schema(spark, flights):
@@ -75,6 +78,9 @@ def test_every_type_comes_back_as_it_was_written(spark, stream):
     register(spark)
     for table, names in (("all", spark.createDataFrame([], SCHEMA).columns), ("flat", flat)):
         rows = {row["k"]: row.asDict(recursive=True) for row in read(spark, namespace.store, table).collect()}
+        own = read(spark, namespace.store, table).schema
+        again = read(spark, namespace.store, table, schema=own).collect()
+        assert {row["k"]: row.asDict(recursive=True) for row in again} == rows
         wanted = spark.read.parquet(str(namespace.input)).select(*names)
         assert rows == {row["k"]: row.asDict(recursive=True) for row in wanted.collect()}
     (one,) = read(spark, namespace.store, "typed_key").collect()
@@ -195,12 +201,27 @@ def test_what_is_read_is_held_by_a_lease_until_it_runs_out(spark, flights):
         ({"table": "aircrafts"}, "ConfigError: there is no table 'aircrafts'.*the tables there are"),
         ({"versionAsOf": "99"}, "ConfigError: version 99 .* is not visible yet"),
         ({"versionOf": "1"}, "ConfigError: .*no option 'versionof'.*did you mean 'versionAsOf'"),
+        ({"startingVersion": "1"}, "ConfigError: the option startingVersion is for spark.readStream"),
+        ({"schema": "carrier int"}, "ConfigError: .*'carrier' is string, and .schema.. names int32: leave"),
+        ({"schema": "flights date"}, "ConfigError: .*'flights' is int, and .schema.. names date32"),
+        ({"schema": "flights array<int>"}, "ConfigError: .*'flights' is int, and .schema.. names list"),
+        ({"schema": "flights interval day"}, "ConfigError: .*'flights' is int, and .schema.. names dur"),
+        ({"schema": "nothing int"}, "ConfigError: .*no column 'nothing'; it has tailnum, carrier, flights"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_next_step(spark, flights, options, message):
     given = {"namespace": "flights", "store": flights, "table": "aircraft", **options}
-    with pytest.raises(AnalysisException, match=f"(?is){message}"):
-        spark.read.format("tidegate").options(**given).load()
+    schema, reader = given.pop("schema", None), spark.read.format("tidegate").options(**given)
+    with pytest.raises(PySparkException, match=f"(?is){message}"):
+        (reader.schema(schema) if schema else reader).load().collect()
+
+
+def test_a_stream_refuses_options_and_columns_that_are_not_its_own(spark, flights):
+    given = {"namespace": "flights", "store": flights, "table": "aircraft", "wal": "file:///nowhere"}
+    with pytest.raises(ConfigError, match=r"option versionAsOf is for spark\.read, which reads one"):
+        TidegateSource({**given, "versionasof": "1"}).streamReader(StructType())
+    with pytest.raises(ConfigError, match=r"'_version' is bigint, and \.schema\(\) names string"):
+        TidegateSource(given).streamReader(StructType().add("_version", "string"))
 
 
 def test_an_alias_is_followed_when_the_read_is_made_and_refused_for_a_stream(spark, flights, tmp_path):

@@ -60,8 +60,8 @@ class WriteOptions:
             if lower not in known:
                 names = ", ".join(known.values())
                 raise ConfigError(
-                    f"writeStream.format('tidegate') has no option {brief(name)}; there are {names}"
-                    f"{did_you_mean(lower, known)}. Nothing was written"
+                    f"writeStream.format('tidegate') has no option {brief(name)}; there are {names}; nothing"
+                    f" was written{did_you_mean(lower, known)}"
                 )
             given[known[lower]] = text
         for name, example in EXAMPLES.items():

@@ -13,6 +13,7 @@ import pytest
 import tidegate
 from tidegate.errors import ConfigError
 from tidegate.spark.session import workers_python
+from tidegate.spark.session.configure import configure
 from tidegate.spark.session.workers_python import check_workers_python
 
 HERE = list(sys.version_info[:2])
@@ -94,3 +95,9 @@ def test_the_question_has_an_answer():
     """Asked of this Python, by another name."""
     link = os.path.join(os.path.dirname(sys.executable), ".", os.path.basename(sys.executable))  # noqa: PTH118, PTH119, PTH120
     workers_python._ask(link)
+
+
+@pytest.mark.parametrize("given", [None, types.SimpleNamespace(conf={})])
+def test_configure_takes_a_builder_alone(given):
+    with pytest.raises(ConfigError, match=r"call configure\(SparkSession.builder\)\.getOrCreate"):
+        configure(given)
