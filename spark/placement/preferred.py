@@ -165,9 +165,8 @@ class Placement:
             if places is not None and len(acks) == len(places.executors):
                 pairs = zip(ran, places.executors, strict=True)
                 self.met = sum(was is not None and was.executor == name for was, name in pairs), len(acks)
-            if (
-                any(ran) and ran != self._ran
-            ):  # without hints, too: on one executor, or where Spark did not tell
+            # Without hints, too: on one executor, or where Spark did not report its executors.
+            if any(ran) and ran != self._ran:
                 self._ran = ran
                 if self._manager is not None:
                     self._manager.write_task_locality(ran)

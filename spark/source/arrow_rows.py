@@ -55,12 +55,12 @@ def check_columns(where: str, schema: Any, columns: Any) -> None:
                 " source knows it"
             )
         try:
-            is_same = _ddl(field.type) == types[field.name]
+            given = _ddl(field.type)
         except StopIteration:  # a type that no table has
-            is_same = False
-        if not is_same:
+            given = str(field.type)
+        if given != types[field.name]:
             raise ConfigError(
-                f"{where}: column {field.name!r} is {types[field.name]}, and .schema() names {field.type}:"
+                f"{where}: column {field.name!r} is {types[field.name]}, and .schema() names {given}:"
                 " leave .schema() out, the source knows it, and cast the column afterwards"
             )
 

@@ -226,7 +226,7 @@ class SparkBarrier:
                 if not self.runs.marked:
                     self.runs.read(executed(acks))
         decoded = [decode_ack(content) for content in encoded]
-        if self.placement is not None:
+        if self.placement is not None and isinstance(self.origin, BatchOrigin):  # a load has no next one
             self.placement.ran(decoded)
         return decoded
 

@@ -234,3 +234,13 @@ def test_an_update_beside_other_calls_is_the_same_when_it_is_placed(stream, monk
         winners.append(named.rows("last"))
     assert winners[0] == winners[1], "the last one emitted is of the last key group, wherever it ran"
     assert reads == [(0, 0), (60, 0), (60, 0)] * 2
+
+
+def test_where_a_load_ran_is_nothing_for_the_next_batch(stream, spark, monkeypatch):
+    named, batches = stream("k string, n bigint"), []
+    monkeypatch.setattr(Placement, "ran", lambda _, acks: batches.append(len(acks)))
+    sink = named.sink(parallelism=2)
+    named.commit(sink.each(lambda txn, rows: txn.upsert("t", rows, "k")), [{"k": "a", "n": 1}])
+    assert batches == [2]
+    sink.load({"t": spark.createDataFrame([("b", 2)], "k string, n bigint")}, token="one", key="k")
+    assert batches == [2]
