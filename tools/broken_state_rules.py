@@ -289,6 +289,22 @@ RULES: list[Rule] = [
         "tests/unit/spark/test_derived.py::test_every_version_is_the_aggregation_of_its_base",
     ),
     (
+        "derived-entries-that-stay",
+        "a value that no row has any more is not the greatest one of its group",
+        "spark/staging/derive.py",
+        '    made["n"] = pa.repeat(pa.scalar(sign, pa.int64()), len(takes_part))\n',
+        '    made["n"] = pa.repeat(pa.scalar(max(sign, 0), pa.int64()), len(takes_part))\n',
+        "tests/unit/spark/test_derived.py::test_every_version_is_the_aggregation_of_its_base",
+    ),
+    (
+        "derived-order-of-texts",
+        "the values of a group are in the order of their type",
+        "wal/staging/derived_order.py",
+        '    return (2,) if number == "NaN" else (1, decimal.Decimal(number))\n',
+        "    return 1, str(number)\n",
+        "tests/unit/spark/test_derived.py::test_values_of_each_type_are_in_order",
+    ),
+    (
         "derived-from-rows-before-the-start",
         "rows of a base from before it was replaced are in no group",
         "spark/staging/derive.py",

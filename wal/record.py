@@ -371,11 +371,23 @@ class StateColumns(msgspec.Struct, frozen=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True):
-    """One value column of a derived table. ``column`` '': a count of rows."""
+    """One value column of a derived table. ``column`` '': a count of rows.
+
+    Of the rows in the order of column ``by`` (missing: of ``column``), ``top`` takes the last ``rows``.
+    """
 
     name: str
-    kind: Literal["count", "sum", "avg"]
+    kind: Literal["count", "sum", "avg", "min", "max", "first", "last", "distinct", "top"]
     column: str = ""
+    by: str | msgspec.UnsetType = msgspec.UNSET
+    rows: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns in whose order the group's rows are kept, the last one ``column``; () without one."""
+        if self.kind in ("count", "sum", "avg"):
+            return ()
+        return (self.by, self.column) if self.by and self.by != self.column else (self.column,)
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -392,12 +404,18 @@ class Definition(msgspec.Struct, frozen=True):
     @property
     def values(self) -> tuple[str, ...]:
         """The columns whose values are added up or counted, each once, in the order of their totals."""
-        return tuple(dict.fromkeys(each.column for each in self.aggregates if each.column))
+        return tuple(dict.fromkeys(each.column for each in self.aggregates if each.column and not each.order))
+
+    @property
+    def orders(self) -> tuple[tuple[str, ...], ...]:
+        """The orders in which a group's rows are kept, each once."""
+        return tuple(dict.fromkeys(each.order for each in self.aggregates if each.order))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the base table that the definition uses."""
-        return tuple(dict.fromkeys([*self.key, *self.values, *([self.where] if self.where else [])]))
+        ordered = [column for order in self.orders for column in order]
+        return tuple(dict.fromkeys([*self.key, *self.values, *ordered, *filter(None, [self.where])]))
 
 
 class TableSchema(msgspec.Struct, frozen=True):

@@ -262,7 +262,7 @@ def _totals(folder: Path, manifest: Manifest, table: DerivedTable) -> Iterator[t
     groups = iter(recount(table, base.table_schema, batches).items())
     while some := list(itertools.islice(groups, ROWS_AT_ONCE)):
         keys = pa.array([key for key, _ in some], pa.binary())
-        yield keys, pa.array([table.stored(key, part) for key, part in some], pa.binary())
+        yield keys, pa.array([table.changed(key, None, part) for key, part in some], pa.binary())
 
 
 def _rows_of(

@@ -18,6 +18,7 @@ from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Definition, LoadOrigin, TableSchema
 from tidegate.wal.staging.derived import DerivedTable, Part, derived_table, in_units, scale_of
 from tidegate.wal.staging.derived_guard import bases
+from tidegate.wal.staging.derived_order import entry_of
 
 
 def derived_at(
@@ -42,18 +43,21 @@ def recount(table: DerivedTable, base: TableSchema, batches: Iterable[Any]) -> d
         if None in values or (table.definition.where and row[table.definition.where] is not True):
             continue
         key, part = table.key_of(values), _part(table, row)
-        groups[key] = groups[key].plus(part) if key in groups else part
+        groups[key] = groups[key].add(part) if key in groups else part
     return groups
 
 
 def _part(table: DerivedTable, row: Mapping[str, Any]) -> Part:
-    pairs = []
+    pairs, orders = [], []
     for name, is_summed in zip(table.definition.values, table.summed, strict=True):
         value = row[name]
         is_added = value is not None and is_summed
         number = in_units(value, scale_of(table.types[name])) if is_added else 0
         pairs.append((int(value is not None), number))
-    return Part(1, tuple(pairs))
+    for columns in table.definition.orders:
+        cells = [row[name] for name in columns]
+        orders.append({} if cells[0] is None else {entry_of(cells): 1})
+    return Part(1, tuple(pairs), tuple(orders))
 
 
 def _rows(schema: TableSchema, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -88,7 +92,7 @@ def build_barrier(
     stride = stride_here(coordinator, name)
     groups = recount(table, base, _rows_at(store, entry, definition.of, state.key_groups))
     rows = sorted(
-        (key_group(key, state.key_groups, stride), key, table.stored(key, part))
+        (key_group(key, state.key_groups, stride), key, table.changed(key, None, part))
         for key, part in groups.items()
     )
     change = TableChange(table.schema, starts=True, follows=True)
@@ -125,7 +129,7 @@ def differences(
         where = f"{store.where}, version {entry.version}, table {name}"
         table, base = derived_at(entry, schemas, name)
         groups = recount(table, base, _rows_at(store, entry, table.definition.of, key_groups))
-        expected = {key: table.stored(key, part)[1:] for key, part in groups.items()}
+        expected = {key: table.changed(key, None, part)[1:] for key, part in groups.items()}
         for batch in _rows_at(store, entry, name, key_groups):
             for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
                 recounted = expected.pop(key, None)

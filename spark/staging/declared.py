@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidegate.base.text import brief
 from tidegate.committers.barrier import NONE_BROUGHT
@@ -13,18 +13,19 @@ from tidegate.spark.calls.collected import Made
 from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Aggregate, Definition, TableAt, TableSchema
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.derived import DERIVED_MAX, DerivedTable, derived_table
+from tidegate.wal.staging.derived import DERIVED_MAX, TOP_MAX, DerivedTable, derived_table
 from tidegate.wal.value_flags import HIDDEN
-
-KINDS = ("count", "sum", "avg")
 
 
 class Derived:
     """A table that is the aggregation of all rows of another one, at every version.
 
     ``name`` has a row for each value of the columns ``key`` in table ``of``. ``aggregates`` are its columns:
-    ``"count"`` (of rows), or ``("count" | "sum" | "avg", column)``. With ``where``, a boolean column, only
-    rows take part for which it is true. All are columns of the stored rows of ``of`` (docs/totals.md).
+    ``"count"`` (of rows), ``("count" | "sum" | "avg" | "min" | "max" | "distinct", column)``,
+    ``("first" | "last", column, by)``: that of the row with the least or greatest ``by``, and
+    ``("top", column, rows[, by])``: those of the rows with the greatest ``by``, or the greatest ones. With
+    ``where``, a boolean column, only rows take part for which it is true. All are columns of the stored
+    rows of ``of`` (docs/totals.md).
 
     >>> Derived("customers", of="orders", key="customer",
     ...         aggregates={"orders": "count", "total": ("sum", "amount")})
@@ -37,7 +38,7 @@ class Derived:
         *,
         of: str,
         key: Names,
-        aggregates: Mapping[str, str | tuple[str, str]],
+        aggregates: Mapping[str, str | tuple[str | int, ...]],
         where: str | None = None,
     ) -> None:
         check_table(name)
@@ -62,24 +63,39 @@ def _aggregates(name: str, aggregates: object, keys: Sequence[str]) -> tuple[Agg
         )
     made = []
     for column, given in aggregates.items():
-        kind, of = (
-            (given, "") if isinstance(given, str) else (*given, "")[:2] if _is_pair(given) else ("", "")
-        )
-        if kind not in KINDS or not isinstance(of, str) or not (of or given == "count"):
+        aggregate = _aggregate(column, given)
+        if aggregate is None:
             raise ConfigError(
                 f"derived table {name}: {brief(column)}={brief(given)} is no aggregate; there are 'count',"
-                " and of a column ('count', column), ('sum', column), ('avg', column)"
+                " ('count' or 'sum' or 'avg' or 'min' or 'max' or 'distinct', column), ('first' or 'last',"
+                f" column, by), ('top', column, rows) and ('top', column, rows, by), of 1 to {TOP_MAX:,} rows"
             )
         if not isinstance(column, str) or not column or column == HIDDEN or column in keys:
             raise ConfigError(
                 f"derived table {name}: an aggregate cannot be called {brief(column)}; rename it"
             )
-        made.append(Aggregate(column, kind, of))
+        made.append(aggregate)
     return tuple(made)
 
 
-def _is_pair(given: object) -> bool:
-    return isinstance(given, tuple | list) and len(given) == 2
+def _aggregate(name: Any, given: object) -> Aggregate | None:
+    """Return what a declaration says; None: it is no aggregate."""
+    match given:
+        case "count":
+            return Aggregate(name, "count")
+        case [("count" | "sum" | "avg" | "min" | "max" | "distinct") as kind, str(column)] if column:
+            return Aggregate(name, kind, column)
+        case [("first" | "last") as kind, str(column), str(by)] if column and by:
+            return Aggregate(name, kind, column, by)
+        case ["top", str(column), int(rows)] if column and _is_number(rows):
+            return Aggregate(name, "top", column, rows=rows)
+        case ["top", str(column), int(rows), str(by)] if column and by and _is_number(rows):
+            return Aggregate(name, "top", column, by, rows)
+    return None
+
+
+def _is_number(rows: int) -> bool:
+    return not isinstance(rows, bool) and 1 <= rows <= TOP_MAX
 
 
 def declared(derived: object) -> dict[str, Definition]:

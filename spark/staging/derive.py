@@ -14,44 +14,55 @@ from __future__ import annotations
 import dataclasses
 import functools
 import secrets
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import BadRecordError, CorruptError, TidegateError
 from tidegate.keys.groups import decode_key, groups_of, key_group_of_each
 from tidegate.sinks.rules.layout import payloads
+from tidegate.spark.staging.derived_parts import (
+    WIDE,
+    changes_of,
+    packed,
+    packed_entries,
+    parts_of,
+    totals_in,
+    unpacked,
+    zeros,
+)
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.reduce import ReducedColumn, arrow_type, parse_state
+from tidegate.wal.record import Definition
 from tidegate.wal.staging.acks import Ack, Refusal, decode_ack, encode_ack
 from tidegate.wal.staging.changelog import Staging, stage_task
-from tidegate.wal.staging.derived import STAGING_RUN, DerivedTable, Part
+from tidegate.wal.staging.derived import STAGING_RUN, DerivedTable
+from tidegate.wal.staging.derived_order import Order
 from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 STAGED = pa.schema(
     [
         pa.field("ack", pa.binary()),  # a staging task's ack, in its own first key group
         pa.field("g", pa.int32()),  # the key group of a group's key, or the first one of the task for a mark
-        pa.field("t", pa.int32()),  # index of the derived table; MARK for a mark
+        pa.field("t", pa.int32()),  # index of the derived table, or ENTRIES - index; MARK for a mark
         pa.field("k", pa.binary()),  # key of the group; the name of the task
-        pa.field("v", pa.binary()),  # the group's totals as ``_packed``; the name of the run
+        pa.field("v", pa.binary()),  # the group's totals as ``packed``, or an entry; the name of the run
     ]
 )
 """The output of a staging task of a version with derived tables."""
 STAGED_DDL = "ack binary, g int, t int, k binary, v binary"
-MARK = -1
+MARK, ENTRIES = -1, -2
 PARTS = pa.schema([STAGED.field(name) for name in "gkv"])
-"""The changes of groups by a staging task: key group, key and packed totals of each."""
+"""The changes of groups by a staging task: key group, key and packed totals of each.
+
+Of an entry ``v`` is the number of its order, the change of its rows, and its JSON, with commas.
+"""
 ROWS_AT_ONCE = 10_000
 KEPT_ROWS = 100_000
 """The rows that a task keeps before they are added up by group."""
-WIDE = 76
-"""The digits of sums in a task: rows of decimal(38,s) never overflow them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +97,7 @@ class Deltas:
     def __init__(self, works: Sequence[DerivedWork], read: ReadState, spec: StageSpec) -> None:
         self._works, self._read, self._spec = works, read, spec
         self._chunks = ReadChunks()
-        self._kept: dict[int, list[Any]] = {work.index: [] for work in works}
-        self._sizes = dict.fromkeys(self._kept, 0)
+        self._kept = {work.index: [_Kept(work) for _ in (None, *work.table.orders)] for work in works}
         self._seen: dict[str, list[tuple[Any, Any]]] = {work.base: [] for work in works}
 
     def remembering(self, read: ReadState) -> ReadState:
@@ -125,7 +135,10 @@ class Deltas:
         sides = [(-1, self._columns(works, rows["k"], old)), (1, self._columns(works, rows["k"], new))]
         for work in works:
             for sign, columns in sides:
-                self._keep(work, _signed(work, columns, sign))
+                of_totals, *of_orders = self._kept[work.index]
+                of_totals.add(_signed(work, columns, sign))
+                for order, changes in zip(work.table.orders, of_orders, strict=True):
+                    changes.add(_in_order(work, order, columns, sign))
 
     def _old(self, work: DerivedWork, rows: Any) -> Any:
         """Return the rows at the base version: those that the merge has read, and others from the store."""
@@ -162,16 +175,6 @@ class Deltas:
         columns[""] = values.is_valid()
         return columns
 
-    def _keep(self, work: DerivedWork, table: Any) -> None:
-        if not len(table):
-            return
-        self._kept[work.index].append(table)
-        self._sizes[work.index] += len(table)
-        if self._sizes[work.index] > KEPT_ROWS:
-            added = _added(work, self._kept[work.index])
-            self._kept[work.index] = [added]
-            self._sizes[work.index] = len(added) // 2  # where all groups differ it is not done each time
-
     def rows(self, ack: Ack, tasks: int) -> Iterator[Any]:
         """Yield the output of the staging task: its ack, the mark of its run, and the parts by group."""
         key_groups = self._spec.key_groups
@@ -184,18 +187,49 @@ class Deltas:
             yield pa.record_batch([rest[0], parts["g"], rest[1], parts["k"], parts["v"]], schema=STAGED)
 
     def parts(self) -> Iterator[tuple[int, Any]]:
-        """Yield the index of each derived table, and batches of ``PARTS``."""
+        """Yield the index of each derived table, or that of its entries, and batches of ``PARTS``."""
         for work in self._works:
-            stride = self._spec.stride(work.table.name)
-            pieces = self._kept[work.index]
-            if not pieces:
-                continue
-            for batch in _added(work, pieces).to_batches(max_chunksize=ROWS_AT_ONCE):
+            of_totals, *of_orders = self._kept[work.index]
+            for batch in of_totals.added():
                 totals = _unless_zero(batch)
-                keys = _keys_of(work.table, totals)
-                groups = key_group_of_each(keys.to_pylist(), self._spec.key_groups, stride)
-                columns = [pa.array(groups, pa.int32()), keys, _packed(totals)]
-                yield work.index, pa.record_batch(columns, schema=PARTS)
+                yield work.index, self._parts(work, totals, packed(totals))
+            for place, changes in enumerate(of_orders):
+                for batch in changes.added():
+                    changed = _unless_zero(batch)
+                    yield ENTRIES - work.index, self._parts(work, changed, packed_entries(place, changed))
+
+    def _parts(self, work: DerivedWork, batch: Any, values: Any) -> Any:
+        keys = _keys_of(work.table, batch)
+        stride = self._spec.stride(work.table.name)
+        groups = key_group_of_each(keys.to_pylist(), self._spec.key_groups, stride)
+        return pa.record_batch([pa.array(groups, pa.int32()), keys, values], schema=PARTS)
+
+
+class _Kept:
+    """Changes by group that wait to be added up: totals, or entries of one order."""
+
+    def __init__(self, work: DerivedWork) -> None:
+        self._of_key = [f"k{place}" for place in range(len(work.table.definition.key))]
+        self._tables: list[Any] = []
+        self._size = 0
+
+    def add(self, table: Any) -> None:
+        if not len(table):
+            return
+        self._tables.append(table)
+        self._size += len(table)
+        if self._size > KEPT_ROWS:
+            self._tables = [self._added()]
+            self._size = len(self._tables[0]) // 2  # where all groups differ it is not done each time
+
+    def added(self) -> Iterator[Any]:
+        """Yield record batches of all changes, each group's once, or each of its entries'."""
+        if self._tables:
+            yield from self._added().to_batches(max_chunksize=ROWS_AT_ONCE)
+
+    def _added(self) -> Any:
+        rows = pa.concat_tables(self._tables)
+        return _grouped(rows, [*self._of_key, *[name for name in rows.column_names if name[0] == "o"]])
 
 
 def _staged(*columns: Sequence[Any]) -> Any:
@@ -207,13 +241,8 @@ def _staged(*columns: Sequence[Any]) -> Any:
 def _signed(work: DerivedWork, columns: dict[str, Any], sign: int) -> Any:
     """Return what one side's rows add, as a table: key columns, rows, count and sum of each value column."""
     definition, table = work.table.definition, work.table
-    takes_part = columns[""]
-    for name in definition.key:
-        takes_part = pc.and_(takes_part, columns[name].is_valid())
-    if definition.where:
-        takes_part = pc.and_(takes_part, pc.fill_null(columns[definition.where], False))  # noqa: FBT003
     one, zero = pa.scalar(sign, pa.int64()), pa.scalar(0, pa.int64())
-    made = {f"k{place}": columns[name] for place, name in enumerate(definition.key)}
+    takes_part, made = _of_groups(definition, columns)
     made["n"] = pa.repeat(one, len(takes_part))
     for place, (name, is_summed, scale) in enumerate(
         zip(definition.values, table.summed, table.scales, strict=True)
@@ -227,10 +256,23 @@ def _signed(work: DerivedWork, columns: dict[str, Any], sign: int) -> Any:
     return pa.table(made).filter(takes_part)
 
 
-def _added(work: DerivedWork, tables: Sequence[Any]) -> Any:
-    return _grouped(
-        pa.concat_tables(tables), [f"k{place}" for place in range(len(work.table.definition.key))]
-    )
+def _in_order(work: DerivedWork, order: Order, columns: dict[str, Any], sign: int) -> Any:
+    """Return the entries that one side's rows give, as a table: key columns, those of the order, and rows."""
+    takes_part, made = _of_groups(work.table.definition, columns)
+    takes_part = pc.and_(takes_part, columns[order.columns[0]].is_valid())
+    made |= {f"o{place}": columns[name] for place, name in enumerate(order.columns)}
+    made["n"] = pa.repeat(pa.scalar(sign, pa.int64()), len(takes_part))
+    return pa.table(made).filter(takes_part)
+
+
+def _of_groups(definition: Definition, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return which rows take part, and the columns of the groups' keys."""
+    takes_part = columns[""]
+    for name in definition.key:
+        takes_part = pc.and_(takes_part, columns[name].is_valid())
+    if definition.where:
+        takes_part = pc.and_(takes_part, pc.fill_null(columns[definition.where], False))  # noqa: FBT003
+    return takes_part, {f"k{place}": columns[name] for place, name in enumerate(definition.key)}
 
 
 def _grouped(rows: Any, by: Sequence[str]) -> Any:
@@ -242,13 +284,8 @@ def _grouped(rows: Any, by: Sequence[str]) -> Any:
 
 def _unless_zero(totals: Any) -> Any:
     """Return the groups that change."""
-    changes = [pc.not_equal(totals[name], pa.scalar(0, totals[name].type)) for name in _totals(totals)]
+    changes = [pc.not_equal(totals[name], pa.scalar(0, totals[name].type)) for name in totals_in(totals)]
     return totals.filter(functools.reduce(pc.or_, changes))
-
-
-def _totals(columns: Any) -> list[str]:
-    """Return the names of the columns of totals, in the order of ``Part``."""
-    return [name for name in columns.schema.names if name[0] in "ncs"]
 
 
 def _keys_of(table: DerivedTable, batch: Any) -> Any:
@@ -257,56 +294,6 @@ def _keys_of(table: DerivedTable, batch: Any) -> Any:
         return columns[0].cast(pa.binary())
     cells = zip(*(column.to_pylist() for column in columns), strict=True)
     return pa.array([table.key_of(key) for key in cells], pa.binary())
-
-
-# -- totals as bytes: the columns' own, side by side ------------------------------------------------------
-
-
-def _packed(totals: Any) -> Any:
-    """Return the columns of totals of a record batch as one binary array."""
-    sides = [_bytes_of(totals[name]) for name in _totals(totals)]
-    rows = np.concatenate(sides, axis=1)
-    width = pa.binary(rows.shape[1])
-    return pa.Array.from_buffers(width, len(rows), [None, pa.py_buffer(rows.tobytes())]).cast(pa.binary())
-
-
-def _bytes_of(column: Any) -> Any:
-    """Return the values of an array of fixed width without nulls: one row of bytes each."""
-    width = column.type.bit_width // 8
-    content = np.frombuffer(column.buffers()[1], np.uint8, (column.offset + len(column)) * width)
-    return content.reshape(-1, width)[column.offset :]
-
-
-def _unpacked(table: DerivedTable, packed: Any) -> dict[str, Any]:
-    """Return the columns of totals of packed ones."""
-    types = {"n": pa.int64()}
-    for place, (is_summed, scale) in enumerate(zip(table.summed, table.scales, strict=True)):
-        types[f"c{place}"] = pa.int64()
-        if is_summed:
-            types[f"s{place}"] = pa.decimal256(WIDE, scale)
-    rows = _bytes_of(packed.cast(pa.binary(sum(kind.bit_width // 8 for kind in types.values()))))
-    made, start = {}, 0
-    for name, kind in types.items():
-        end = start + kind.bit_width // 8
-        content = pa.py_buffer(rows[:, start:end].tobytes())
-        made[name], start = pa.Array.from_buffers(kind, len(rows), [None, content]), end
-    return made
-
-
-def _parts_of(table: DerivedTable, totals: Any) -> list[Part]:
-    """Return the totals of each group of a record batch."""
-    pairs = []
-    for place, is_summed in enumerate(table.summed):
-        counts = totals[f"c{place}"].to_pylist()
-        sums = [0] * len(counts)
-        if is_summed:
-            sums = [
-                int.from_bytes(number, sys.byteorder, signed=True)
-                for number in _bytes_of(totals[f"s{place}"])
-            ]
-        pairs.append(list(zip(counts, sums, strict=True)))
-    of_each = zip(*pairs, strict=True) if pairs else [()] * len(totals)
-    return [Part(*each) for each in zip(totals["n"].to_pylist(), of_each, strict=True)]
 
 
 # -- the groups' new rows --------------------------------------------------------------------------------
@@ -353,17 +340,10 @@ def _refused(ack: Ack, error: TidegateError, spec: StageSpec) -> Ack:
 def _rows(by_table: dict[int, list[Any]], works: Sequence[DerivedWork], read: ReadState) -> Iterator[Any]:
     chunks = ReadChunks()
     for work in works:
-        if work.index not in by_table:
-            continue
-        table, received = work.table, pa.Table.from_batches(by_table[work.index])
-        of_tasks = pa.table([received["g"], received["k"]], names=["g", "k"])
-        for name, column in _unpacked(table, _one(received["v"])).items():
-            of_tasks = of_tasks.append_column(name, column)
-        added = _grouped(of_tasks, ["g", "k"]).combine_chunks()
-        changed = [_unless_zero(batch) for batch in added.to_batches()]
-        ordered = pa.Table.from_batches(changed, added.schema).sort_by(
-            [("g", "ascending"), ("k", "ascending")]
-        )
+        table = work.table
+        received, entries = (by_table.get(index, []) for index in (work.index, ENTRIES - work.index))
+        changes = changes_of(table, entries)
+        ordered = _totals_by_group(table, received, entries).sort_by([("g", "ascending"), ("k", "ascending")])
         for batch in ordered.combine_chunks().to_batches():
             for rows in chunks.of(batch):
                 if work.is_new:
@@ -372,13 +352,25 @@ def _rows(by_table: dict[int, list[Any]], works: Sequence[DerivedWork], read: Re
                     before = chunks.counted(read(table.name, work.start, rows)).to_pylist()
                 index = pa.repeat(pa.scalar(work.index, pa.int32()), len(rows))
                 values = [
-                    table.stored(key, table.totals_of(key, value).plus(part))
+                    None if part.is_zero else table.changed(key, value, part)
                     for key, part, value in zip(
-                        rows["k"].to_pylist(), _parts_of(table, rows), before, strict=True
+                        rows["k"].to_pylist(), parts_of(table, rows, changes), before, strict=True
                     )
                 ]
                 columns = [rows["g"], index, rows["k"], pa.array(values, pa.binary())]
-                yield pa.record_batch(columns, schema=CHANGES)
+                made = pa.record_batch(columns, schema=CHANGES)
+                yield made.filter(made["v"].is_valid())
+
+
+def _totals_by_group(table: DerivedTable, totals: Sequence[Any], entries: Sequence[Any]) -> Any:
+    """Return a table of the groups that change, each once, with the sums of their totals."""
+    received = pa.Table.from_batches([*totals, *entries], PARTS)
+    of_entries = sum(map(len, entries))
+    values = [_one(pa.Table.from_batches(totals, PARTS)["v"]), zeros(table, of_entries)]
+    of_tasks = received.select(["g", "k"])
+    for name, column in unpacked(table, pa.concat_arrays(values)).items():
+        of_tasks = of_tasks.append_column(name, column)
+    return _grouped(of_tasks, ["g", "k"])
 
 
 def _one(column: Any) -> Any:

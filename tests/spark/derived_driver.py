@@ -24,7 +24,17 @@ from tidegate.spark import Derived, VersionedSink
 from tidegate.spark.staging import job
 
 DERIVED = [
-    Derived("customers", of="orders", key="customer", aggregates={"orders": "count", "total": ("sum", "n")}),
+    Derived(
+        "customers",
+        of="orders",
+        key="customer",
+        aggregates={
+            "orders": "count",
+            "total": ("sum", "n"),
+            "least": ("min", "n"),
+            "top": ("top", "k", 3, "n"),
+        },
+    ),
     Derived("even", of="orders", key=["customer", "k"], where="even", aggregates={"mean": ("avg", "n")}),
     Derived("spent", of="visits", key="customer", aggregates={"n": "count", "visits": ("sum", "n")}),
 ]
@@ -43,16 +53,26 @@ def write_input(folder: Path) -> None:
 
 def recount(orders: dict[str, Any], visits: dict[str, Any]) -> dict[str, dict[Any, Any]]:
     """The derived tables of these rows."""
-    customers, even, spent = {}, {}, {}
+    customers, even, spent, ranks = {}, {}, {}, {}
     for of, rows in ((customers, orders), (spent, visits)):
         for row in rows.values():
             if row["customer"] is not None:
                 of.setdefault(row["customer"], []).append(row["n"])
     for key, row in orders.items():
+        if row["customer"] is not None:
+            ranks.setdefault(row["customer"], []).append((row["n"], key))
         if row["customer"] is not None and row["even"]:
             even[row["customer"], key] = row["n"]
     return {
-        "customers": {name: {"orders": len(all_n), "total": sum(all_n)} for name, all_n in customers.items()},
+        "customers": {
+            name: {
+                "orders": len(all_n),
+                "total": sum(all_n),
+                "least": min(all_n),
+                "top": [key for _, key in sorted(ranks[name])[:-4:-1]],
+            }
+            for name, all_n in customers.items()
+        },
         "even": {key: {"mean": n} for key, n in even.items()},
         "spent": {name: {"n": len(all_n), "visits": sum(all_n)} for name, all_n in spent.items()},
     }

@@ -17,10 +17,17 @@ pytestmark = pytest.mark.spark
 SCHEMA = "id int, customer string, amount bigint, price decimal(10,2), open boolean, seq bigint, op string"
 NAMES = ["ada", "bob", "\u00e9va", None]
 CUSTOMERS = Derived(
-    "customers", of="orders", key="customer", aggregates={"orders": "count", "total": ("sum", "amount")}
+    "customers",
+    of="orders",
+    key="customer",
+    aggregates={"orders": "count", "total": ("sum", "amount"), "newest": ("last", "id", "seq")},
 )
 OPEN = Derived(
-    "open", of="orders", key=["customer", "op"], where="open", aggregates={"spent": ("sum", "price")}
+    "open",
+    of="orders",
+    key=["customer", "op"],
+    where="open",
+    aggregates={"spent": ("sum", "price"), "amounts": ("distinct", "amount"), "top": ("top", "price", 2)},
 )
 BOTH = [CUSTOMERS, OPEN]
 
@@ -39,12 +46,19 @@ def order(chance, seq=0):
 
 def totals(orders):
     groups: dict = {}
-    for row in orders.values():
+    newest: dict = {}
+    for key, row in orders.items():
         if row["customer"] is not None:
             groups.setdefault(row["customer"], []).append(row["amount"])
+            if row["seq"] is not None:
+                newest.setdefault(row["customer"], []).append((row["seq"], key))
     counts = {name: [a for a in amounts if a is not None] for name, amounts in groups.items()}
     return {
-        name: {"orders": len(amounts), "total": sum(counts[name]) if counts[name] else None}
+        name: {
+            "orders": len(amounts),
+            "total": sum(counts[name]) if counts[name] else None,
+            "newest": max(newest[name])[1] if name in newest else None,
+        }
         for name, amounts in groups.items()
     }
 
@@ -53,9 +67,16 @@ def spent(orders):
     groups: dict = {}
     for row in orders.values():
         if row["customer"] is not None and row["op"] is not None and row["open"] is True:
-            groups.setdefault((row["customer"], row["op"]), []).append(row["price"])
-    kept = {key: [p for p in prices if p is not None] for key, prices in groups.items()}
-    return {key: {"spent": sum(prices) if prices else None} for key, prices in kept.items()}
+            groups.setdefault((row["customer"], row["op"]), []).append((row["price"], row["amount"]))
+    kept = {key: sorted([p for p, _ in pairs if p is not None]) for key, pairs in groups.items()}
+    return {
+        key: {
+            "spent": sum(prices) if prices else None,
+            "amounts": len({amount for _, amount in groups[key]} - {None}),
+            "top": prices[:-3:-1],
+        }
+        for key, prices in kept.items()
+    }
 
 
 def check(streams, first=1):

@@ -178,7 +178,10 @@ def describe(batch: Any, bad: BadRow, spec: StageSpec) -> str:
         shown += f", whose value takes {len(content_of(value))} bytes"
     aside = '; on_bad_record="quarantine" sets such rows aside instead' * (spec.quarantine is None)
     if spec.stored:
-        aside = "; stored rows are not set aside: change it where it is from, or take a store that allows it"
+        aside = (
+            "; stored rows and derived ones are not set aside: change it where it is from, derive smaller"
+            " groups or fewer values, or take a store that allows it"
+        )
     return f"table {spec.tables[table]}, {shown}: {bad.why}; nothing was decided; {bad.advice}{aside}"
 
 

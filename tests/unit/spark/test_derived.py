@@ -37,15 +37,8 @@ from tidegate.sinks.cache.in_flight import ALL_VISIBLE
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.calls.records import Call
 from tidegate.spark.staging.declared import Derived
-from tidegate.spark.staging.derive import (
-    Deltas,
-    DerivedWork,
-    _packed,
-    _parts_of,
-    _unpacked,
-    derive,
-    received,
-)
+from tidegate.spark.staging.derive import Deltas, DerivedWork, derive, received
+from tidegate.spark.staging.derived_parts import packed, parts_of, unpacked
 from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import ChangedTable, NewerTable
 from tidegate.spark.state.merge import PatchedTable
@@ -85,6 +78,22 @@ DERIVED = (
         aggregates={"mean": ("avg", "price"), "spent": ("sum", "price"), "of": ("avg", "amount")},
     ),
     Derived("ids", of="orders", key="id", aggregates={"n": "count", "top": ("sum", "seq")}),
+    Derived(
+        "ranks",
+        of="orders",
+        key="customer",
+        aggregates={
+            "least": ("min", "price"),
+            "most": ("max", "price"),
+            "days": ("distinct", "day"),
+            "first": ("first", "amount", "seq"),
+            "last": ("last", "amount", "seq"),
+            "best": ("top", "price", 3),
+            "newest": ("top", "id", 2, "seq"),
+            "n": ("count", "price"),
+        },
+    ),
+    Derived("open", of="orders", key="day", where="open", aggregates={"who": ("top", "customer", 9)}),
 )
 CUSTOMERS = ["ada", "bob", "\u00e9va", 'a "quoted" one', "", None]
 
@@ -117,6 +126,8 @@ def recount(definition, orders, scales):
 def aggregate(each, rows, scales):
     if not each.column:
         return len(rows)
+    if each.order:
+        return of_order(each, [tuple(row[name] for name in each.order) for row in rows])
     values = [row[each.column] for row in rows if row[each.column] is not None]
     if each.kind == "count":
         return len(values)
@@ -125,6 +136,22 @@ def aggregate(each, rows, scales):
     if each.kind == "sum":
         return sum(values)
     return average([decimal.Decimal(value) for value in values], scales.get(each.column, 0) + 4)
+
+
+def of_order(each, entries):
+    """From the rows in order, nulls first; those with a null in the first column take no part."""
+    entries = sorted(
+        (entry for entry in entries if entry[0] is not None),
+        key=lambda entry: [(value is not None, value) for value in entry],
+    )
+    match each.kind:
+        case "distinct":
+            return len(set(entries))
+        case "top":
+            return [entry[-1] for entry in entries[: -each.rows - 1 : -1]]
+        case "min" | "first":
+            return entries[0][-1] if entries else None
+    return entries[-1][-1] if entries else None
 
 
 # -- a barrier with derived tables ----------------------------------------------------------------------
@@ -415,17 +442,18 @@ def test_a_table_with_rows_gets_its_derived_table_in_a_version_of_its_own(shop):
         schemas = {n: known[at.schema_id] for n, at in orders.driver.folded.tables.items()}
         commit(orders.driver, build_barrier(orders.driver, schemas, name, definition))
     orders.keep(valued(rows_of(chance, 9, 7)))
-    assert orders.check() == 10
+    assert orders.check() == 12
     assert orders.findings() == []
     commit(orders.driver, drop_barrier(orders.driver, "days"))
-    assert sorted(bases(orders.driver.folded.tables)) == ["customers", "ids"]
+    assert sorted(bases(orders.driver.folded.tables)) == ["customers", "ids", "open", "ranks"]
 
 
 def test_the_log_has_the_definition_and_refuses_a_writer_that_forgets_it(shop):
     orders = shop()
     orders.keep({1: simple("ada")})
     orders = orders.reopen()
-    assert bases(orders.driver.folded.tables) == dict.fromkeys(("customers", "days", "ids"), "orders")
+    names = "customers", "days", "ids", "open", "ranks"
+    assert bases(orders.driver.folded.tables) == dict.fromkeys(names, "orders")
     with pytest.raises(ConfigError, match="leaves the other"):
         orders.write({"orders": {1: msgspec.to_builtins(msgspec.json.decode(simple("bob")))}})
     with pytest.raises(ConfigError, match="drops the one"):
@@ -514,12 +542,12 @@ def test_totals_come_back_from_their_bytes(digits):
         }
     )
     for rows in (totals, totals.slice(2, 5)):
-        again = pa.record_batch(_unpacked(table, _packed(rows)))
+        again = pa.record_batch(unpacked(table, packed(rows)))
         assert again.equals(rows)
         expected = zip(*(rows[name].to_pylist() for name in ("n", "c0")), strict=True)
         first = 0 if rows is totals else 2
-        assert _parts_of(table, again) == [
-            (n, ((count, numbers[first + place]),)) for place, (n, count) in enumerate(expected)
+        assert parts_of(table, again, {}) == [
+            (n, ((count, numbers[first + place]),), ()) for place, (n, count) in enumerate(expected)
         ]
 
 
@@ -543,6 +571,9 @@ def test_only_the_end_of_a_sum_has_to_fit(shop):
         (Derived("d", of="orders", key="open", aggregates={"n": ("sum", "ratio")}), "cast\\('decimal"),
         (Derived("d", of="orders", key="open", aggregates={"n": ("sum", "customer")}), "cast\\('bigint"),
         (Derived("d", of="orders", key="open", aggregates={"n": ("count", "parts")}), "parts is array"),
+        (Derived("d", of="orders", key="open", aggregates={"n": ("min", "parts")}), "parts is array"),
+        (Derived("d", of="orders", key="open", aggregates={"n": ("last", "id", "parts")}), "parts is array"),
+        (Derived("d", of="orders", key="open", aggregates={"n": ("last", "id", "nothing")}), "no column"),
     ],
 )
 def test_columns_that_do_not_fit_are_named(definition, says):
@@ -559,6 +590,15 @@ def test_columns_that_do_not_fit_are_named(definition, says):
         ({"aggregates": {"n": "max"}}, "is no aggregate"),
         ({"aggregates": {"n": ("sum",)}}, "is no aggregate"),
         ({"aggregates": {"n": "sum"}}, "is no aggregate"),
+        ({"aggregates": {"n": ("sum", "")}}, "is no aggregate"),
+        ({"aggregates": {"n": ("first", "a")}}, "is no aggregate"),
+        ({"aggregates": {"n": ("last", "a", "")}}, "is no aggregate"),
+        ({"aggregates": {"n": ("min", "a", "b")}}, "is no aggregate"),
+        ({"aggregates": {"n": ("top", "a")}}, "is no aggregate"),
+        ({"aggregates": {"n": ("top", "a", 0)}}, "is no aggregate"),
+        ({"aggregates": {"n": ("top", "a", True)}}, "is no aggregate"),
+        ({"aggregates": {"n": ("top", "a", 1001)}}, "of 1 to 1,000 rows"),
+        ({"aggregates": {"n": ("top", "a", 3, 4)}}, "is no aggregate"),
         ({"aggregates": {"~": "count"}}, "rename it"),
         ({"aggregates": {"a": "count"}, "key": "a"}, "rename it"),
         ({"of": "d"}, "from itself"),
@@ -593,7 +633,7 @@ def copied(orders, namespace):
 
 def compared(again):
     """Each derived table of the copy is right, and stays so with the next batches."""
-    assert sorted(bases(again.driver.folded.tables)) == ["customers", "days", "ids"]
+    assert sorted(bases(again.driver.folded.tables)) == ["customers", "days", "ids", "open", "ranks"]
     assert again.findings() == []
     again.lineage = again.driver.folded.lineage or LINEAGE
     last = again.driver.folded.last_version
@@ -760,6 +800,115 @@ def test_groups_of_each_type_of_key(shop, kind):
     assert orders.findings() == []
     with tidegate.connect(orders.places[1], "shop") as gate:
         assert sorted(row["n"] for _, row in gate.table("groups").scan()) == [3, 3]
+
+
+ORDERED = {
+    "string": ['"Z"', '"a"', '"a\\u0000\\"b"', '"\u00e9"', '"\U0001f600"'],
+    "bigint": ["-9223372036854775808", "-1", "7", "10", "9223372036854775807"],
+    "boolean": ["false", "true"],
+    "date": ['"0001-01-01"', '"2026-02-28"', '"9999-12-31"'],
+    "timestamp": ['"1969-12-31T23:59:59.999999Z"', '"2026-01-02T03:04:05.000006Z"'],
+    "timestamp_ntz": ['"1969-12-31T23:59:59.999999"', '"2026-01-02T03:04:05.000006"'],
+    "decimal(6,2)": ["-1.50", "0.00", "2.00", "10.10"],
+    "decimal(38,0)": ["-" + "9" * 38, "-1", "9223372036854775808", "9" * 38],
+    "decimal(38,38)": ["-0.00000000000000000000000000000000000001", "0E-38", "1E-38"],
+    "float": ['"-Infinity"', "-0.1", "0.1", "1.0E10", '"Infinity"', '"NaN"'],
+    "double": ['"-Infinity"', "-1.0E-300", "-0.0", "9.007199254740993E15", "1.0E16", '"Infinity"', '"NaN"'],
+}
+"""Values of each type as Spark writes them, in ascending order."""
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_values_of_each_type_are_in_order(shop, kind):
+    """Rows are taken out again one by one, from either end; the values are the base's own."""
+    aggregates = {
+        "least": ("min", "v"),
+        "most": ("max", "v"),
+        "all": ("top", "v", 99),
+        "n": ("distinct", "v"),
+    }
+    aggregates |= {"first": ("first", "id", "v"), "last": ("last", "v", "id")}
+    orders = shop([Derived("ranks", of="orders", key="g", aggregates=aggregates)])
+    columns = Column("g", "int"), Column("v", kind)
+    orders.schemas = {"orders": TableSchema((Column("id", "int"),), columns)}
+    chance, cells = random.Random(1), ORDERED[kind]
+    rows = [(key, key % len(cells)) for key in range(2 * len(cells))]
+    chance.shuffle(rows)
+    orders.keep({key: f'{{"g":1,"v":{cells[place]}}}'.encode() for key, place in rows} | {99: b'{"g":1}'})
+    for key, place in [*rows]:
+        with tidegate.connect(orders.places[1], "shop") as gate, gate.snapshot() as snap:
+            (group,) = dict(snap.table("ranks").scan()).values()
+            of_key = {of: row["v"] for of, row in snap.table("orders").scan()}
+        in_order = sorted(rows, key=lambda row: row[1])
+        expected = [of_key[of] or abs(of_key[of]) if kind == "double" else of_key[of] for of, _ in in_order]
+        assert repr(group["all"]) == repr(expected[::-1])  # -0.0 is 0.0, as in Spark's own order
+        assert repr((group["least"], group["most"])) == repr((group["all"][-1], group["all"][0]))
+        assert group["n"] == len({at for _, at in rows})
+        assert (group["first"], group["last"]) == (
+            min(of for of, at in rows if at == in_order[0][1]),
+            None,  # of row 99
+        )
+        rows.remove((key, place))
+        orders.keep({key: None})
+        assert orders.findings() == []
+    with tidegate.connect(orders.places[1], "shop") as gate:
+        nothing = {"least": None, "most": None, "all": [], "n": 0, "first": None, "last": None}
+        assert dict(gate.table("ranks").scan()) == {1: nothing}
+
+
+@pytest.mark.parametrize(
+    "old, new, cells",
+    [
+        ("int", "bigint", ["2", "10"]),
+        ("int", "double", ["2", "10"]),
+        ("float", "double", ["0.1", "2.0"]),
+        ("decimal(6,2)", "decimal(8,4)", ["0.00", "1.50"]),
+    ],
+)
+def test_a_column_that_widens_leaves_its_entries_right(shop, old, new, cells):
+    """The number of different values, and the rows in its order, are those of the wider values."""
+    aggregates = {"n": ("distinct", "v"), "last": ("last", "id", "v"), "ids": ("top", "id", 5, "v")}
+    orders = shop([Derived("ranks", of="orders", key="g", aggregates=aggregates)])
+    for kind in (old, new):
+        columns = Column("g", "int"), Column("v", kind)
+        orders.schemas = {"orders": TableSchema((Column("id", "int"),), columns)}
+        first = 0 if kind == old else 2
+        orders.keep({first + place: f'{{"g":1,"v":{cell}}}'.encode() for place, cell in enumerate(cells)})
+        assert orders.findings() == []
+    with tidegate.connect(orders.places[1], "shop") as gate:
+        assert dict(gate.table("ranks").scan()) == {1: {"n": 2, "last": 3, "ids": [3, 1, 2, 0]}}
+    orders.keep({0: None, 3: None})
+    assert orders.findings() == []
+
+
+def test_an_entry_that_is_not_there_stops_the_batch(shop):
+    """The group's rows are as many as the base's, but of another value."""
+    orders = shop([Derived("ranks", of="orders", key="customer", aggregates={"most": ("max", "amount")})])
+    orders.keep({1: simple("ada"), 2: simple("ada", 7)})
+    schema = orders.driver.store.schemas()[orders.driver.folded.tables["ranks"].schema_id]
+    orders.schemas = {**orders.schemas, "ranks": schema}
+    for hidden in ([2, [[6, 1], [7, 1]]], [2], [2, [[7]]], [2, [["x", 1], [7, 1]]], [2, [[5, 7, 2]]]):
+        wrong = orders.barrier({"ranks": {"ada": {"most": 7, "~": hidden}}})
+        wrong.derived = frozenset({"ranks"})
+        wrong.stage = lambda spec, base, wrong=wrong: TypedBarrier.stage(wrong, spec, base)
+        commit(orders.driver, wrong)
+        assert [finding.where.endswith("table ranks, key b'ada'") for finding in orders.findings()] == [True]
+        with pytest.raises(CorruptError, match="does not fit table orders"):
+            orders.keep({1: None})
+
+
+def test_a_group_of_too_many_values_is_named(shop):
+    """Its row has them all: it is refused before the decision, and the way out is said."""
+    orders = shop(
+        [Derived("ranks", of="orders", key="customer", aggregates={"most": ("max", "amount")})],
+        value_bytes_max=300,
+    )
+    orders.keep({key: simple("ada", key) for key in range(20)})
+    with pytest.raises(BadRecordError) as raised:
+        orders.keep({key: simple("ada", key) for key in range(50)})
+    assert "table ranks, key 'ada'" in str(raised.value), raised.value
+    assert "derive smaller groups or fewer values" in str(raised.value), raised.value
+    assert orders.check() == 1
 
 
 @pytest.mark.parametrize("table", ["orders", "customers"])
