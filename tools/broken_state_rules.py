@@ -289,6 +289,14 @@ RULES: list[Rule] = [
         "tests/unit/spark/test_derived.py::test_every_version_is_the_aggregation_of_its_base",
     ),
     (
+        "derived-frames-in-links",
+        "frames of derived tables, which other tasks write, do not end the cache of their base",
+        "sinks/cache/links.py",
+        "if not derived.issuperset(frame.tables)] if derived else frames\n",
+        "] if derived else frames\n",
+        "tests/unit/spark/test_derived.py::test_the_cache_of_state_serves_the_base",
+    ),
+    (
         "derived-entries-that-stay",
         "a value that no row has any more is not the greatest one of its group",
         "spark/staging/derive.py",

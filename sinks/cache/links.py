@@ -3,7 +3,8 @@
 **The cache of a task's run for a range of key groups holds at version V if and only if the frames
 of version V in that range are exactly the frames which that run wrote.** Then, by induction, it
 equals the store there: the run read at the version before, from the store or from a cache that held
-there, and nothing else changed a key of the range.
+there, and nothing else changed a key of the range. Frames of derived tables alone do not count: other
+tasks write them, and no cache has a row of theirs.
 
 So every run that writes frames has a link, which names it: a digest over the namespace, the
 attempt, the version, the range, and address and checksum of each frame. The driver computes the
@@ -54,7 +55,7 @@ def links_at(manifest: Manifest, before: tuple[Link, ...] = ()) -> tuple[Link, .
     A version without frames changed nothing: the earlier links still hold. The instances of a local state
     stage nothing of their own, and have none.
     """
-    frames = manifest.frames()
+    frames = _cached(manifest)
     ranges = {
         groups_of(task, component.parallelism, manifest.key_groups)
         for components in manifest.topology.values()
@@ -68,6 +69,14 @@ def links_at(manifest: Manifest, before: tuple[Link, ...] = ()) -> tuple[Link, .
         return links
     last_change = min(link.version for link in before)
     return links + tuple(link for link in before if link.version == last_change)
+
+
+def _cached(manifest: Manifest) -> list[FrameRef]:
+    """Return the frames that have rows of other than derived tables."""
+    of_bases = {name for name, table_at in manifest.table_schemas.items() if table_at.of}
+    derived = {index for index, name in enumerate(manifest.tables) if name in of_bases}
+    frames = manifest.frames()
+    return [frame for frame in frames if not derived.issuperset(frame.tables)] if derived else frames
 
 
 def touches(frame: FrameRef, groups: range) -> bool:

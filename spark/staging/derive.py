@@ -92,13 +92,19 @@ class _Keyed(NamedTuple):
 
 
 class Deltas:
-    """The changes of one staging task, by group. ``read`` reads its tables at the base version."""
+    """The changes of one staging task, by group. ``read_by`` is called first."""
 
-    def __init__(self, works: Sequence[DerivedWork], read: ReadState, spec: StageSpec) -> None:
-        self._works, self._read, self._spec = works, read, spec
+    _read: ReadState
+
+    def __init__(self, works: Sequence[DerivedWork], spec: StageSpec) -> None:
+        self._works, self._spec = works, spec
         self._chunks = ReadChunks()
         self._kept = {work.index: [_Kept(work) for _ in (None, *work.table.orders)] for work in works}
         self._seen: dict[str, list[tuple[Any, Any]]] = {work.base: [] for work in works}
+
+    def read_by(self, read: ReadState) -> None:
+        """Read the task's tables at the base version by ``read`` from here on."""
+        self._read = read
 
     def remembering(self, read: ReadState) -> ReadState:
         """Return a read that also keeps the base tables' rows until they are watched: each is read once."""

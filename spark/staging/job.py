@@ -185,12 +185,15 @@ class SparkBarrier:
             in_flight=self.in_flight or ALL_VISIBLE,
             tasks=self.parallelism,
             cached_at=self.cache,
-            stateful=tuple(
-                table
-                for call in self.calls
-                if isinstance(call, CACHED_STATE_CALLS)
-                for table in (call.table, due_table(call.table))
-                if table in self.tables
+            stateful=(
+                *(
+                    table
+                    for call in self.calls
+                    if isinstance(call, CACHED_STATE_CALLS)
+                    for table in (call.table, due_table(call.table))
+                    if table in self.tables
+                ),
+                *sorted({table.definition.of for table in self.planned.tables}),
             ),
             derived=tuple(map(self._derived, self.planned.tables)),
         )
@@ -390,9 +393,7 @@ def _task(work: StageWork, provider: LocationIdProvider) -> Callable[[Iterator[A
         log = shared_log(endpoints.wal, *names, endpoints.wal_options)
         store = partial(shared_store, endpoints.store, *names, endpoints.store_options)
         changes, attempt = map(with_groups, batches), context.attemptNumber()
-        deltas = None
-        if work.derived:
-            deltas = Deltas(work.derived, work.state_at(store(), lambda: log, task), work.spec)
+        deltas = Deltas(work.derived, work.spec) if work.derived else None
         ack = work.run(changes, log, store, lambda: log, task, attempt, location_by(provider), deltas)
         ack = msgspec.structs.replace(ack, executor=executor_here()[0])
         if deltas is None:

@@ -68,7 +68,7 @@ class DriverStage:
                 log, blobs, deltas = KeptLog(self._coordinator), (lambda: self._coordinator.log), None
                 if works := single_task.derived:
                     read = single_task.state_at(self._coordinator.store, blobs, 0)
-                    deltas = Deltas(works, read, work.spec)
+                    deltas = Deltas(works, work.spec)
                 ack = single_task.run(
                     [] if changes is None else [changes],
                     log,

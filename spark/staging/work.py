@@ -75,15 +75,16 @@ class StageWork:
         ):
             cache = CachedState(self.cached_at, spec, task, self.tasks, task_attempt, self.stateful, blobs)
         spent, ties = [0.0] * len(self.merged), TieCounter(self.merged.values())
-        if self.merged:
+        if self.merged or deltas is not None:
             groups = groups_of(task, self.tasks, spec.key_groups)
             state = StateAt(store(), self.base_version, self.in_flight, blobs, groups, spec.stride)
-            reads, tables = (
-                (state_reader(state, spec, cache), uncached(state, spec.at_us)),
-                self.merged.values(),
-            )
-            read, read_uncached = map(deltas.remembering, reads) if deltas else reads
-            merge = merge_with(read, list(tables), self.base_version, spec, read_uncached, spent, ties)
+            reads = state_reader(state, spec, cache), uncached(state, spec.at_us)
+            if deltas is not None:
+                deltas.read_by(reads[0])
+                reads = deltas.remembering(reads[0]), deltas.remembering(reads[1])
+        if self.merged:
+            tables = list(self.merged.values())
+            merge = merge_with(reads[0], tables, self.base_version, spec, reads[1], spent, ties)
         marks: dict[str, RunMark] = {}  # of functions' first stages; every staging task receives all
         rows_in = InputCounter()
         ack = stage_task(

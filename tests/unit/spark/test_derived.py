@@ -39,8 +39,10 @@ from tidegate.spark.calls.records import Call
 from tidegate.spark.staging.declared import Derived
 from tidegate.spark.staging.derive import Deltas, DerivedWork, derive, received
 from tidegate.spark.staging.derived_parts import packed, parts_of, unpacked
+from tidegate.spark.staging.links import StateLinks
 from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import ChangedTable, NewerTable
+from tidegate.spark.state.cache import cache_place
 from tidegate.spark.state.merge import PatchedTable
 from tidegate.spark.state.reduce import ReducedColumn, ReduceStep
 from tidegate.testing.arrow_barrier import batch
@@ -164,6 +166,10 @@ class KeepingBarrier(TypedBarrier):
     driver: Any = None
     definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     merges: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    cache: Any = None
+    """The caches of state that hold at the base version."""
+    reads: list[Any] = dataclasses.field(default_factory=list)
+    """How the staging tasks read their state."""
     runs_again: Sequence[int] = ()
     """Staging tasks that run twice: some second tasks get the output of the one run, others of the other."""
 
@@ -188,8 +194,9 @@ class KeepingBarrier(TypedBarrier):
             at = names.index(name), start[name], names.index(of), start[of]
             works.append(DerivedWork(table, *at, *key, name in self.starts))
         merged = {n: make(names, start) for n, make in enumerate(self.merges.values())}
+        bases = sorted({work.base for work in works})
         work = StageWork(
-            None, spec, merged, base_version, ALL_VISIBLE, self.parallelism, None, (), tuple(works)
+            None, spec, merged, base_version, ALL_VISIBLE, self.parallelism, self.cache, bases, tuple(works)
         )
         self.strides = {}
         staged = [self._run(work, task) for task in range(self.parallelism)]
@@ -202,12 +209,13 @@ class KeepingBarrier(TypedBarrier):
                 for part in self._sent(again[number] if number in again and task else output, task)
             ]
             got = received(mine, self.parallelism)
+            self.reads += [got.ack.state] if got.ack.state is not None else []
             read = work.state_at(self.driver.store, lambda: self.log, task)
             acks.append(derive(got.ack, got.parts, works, read, spec, self.log))
         return acks
 
     def _run(self, work, task):
-        deltas = Deltas(work.derived, work.state_at(self.driver.store, lambda: self.log, task), work.spec)
+        deltas = Deltas(work.derived, work.spec)
         ack = work.run(
             self.batches(task), self.log, lambda: self.driver.store, lambda: self.log, task, 0, "h", deltas
         )
@@ -226,6 +234,7 @@ class Shop(Example):
         self.places = f"file://{folder}/wal", f"sqlite://{folder}/store"
         settings = Options(key_groups=8, keep_versions=1000, wal_retain_s=1e6, **options)
         super().__init__(*self.places, "shop", options=settings)
+        self.links, self.reads = StateLinks(self.driver), []
         self.schemas = {"orders": ORDERS, "_deleted.orders": DELETED}
         self.definitions = {each.name: each.definition for each in definitions}
 
@@ -252,7 +261,13 @@ class Shop(Example):
 
     def keep(self, rows, **more):
         """Commit one batch of orders."""
-        return commit(self.driver, self.barrier({"orders": rows, **more.pop("others", {})}, **more)).version
+        barrier = self.barrier({"orders": rows, **more.pop("others", {})}, **more)
+        if not self.driver.options.local_dir:
+            return commit(self.driver, barrier).version
+        barrier.cache = cache_place(self.driver.folded, self.links.at_last(), self.driver.options)
+        version = commit(self.driver, barrier).version
+        self.reads += barrier.reads
+        return version
 
     def _value(self, table, value):
         return value if isinstance(value, bytes) else super()._value(table, value)
@@ -421,6 +436,19 @@ def test_every_version_is_the_aggregation_of_its_base(shop, seed):
         orders.keep(made.pop("rows"), parallelism=chance.choice([1, 2, 3, 8]), **made)
     assert orders.check() == 40
     assert orders.findings() == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cache_of_state_serves_the_base(shop, tmp_path, seed):
+    """Its rows hold though other tasks write frames of derived tables; in the end it knows most keys."""
+    chance, orders = random.Random(seed), shop(local_dir=str(tmp_path / "local"))
+    for step in range(25):
+        made = (upsert if step == 0 else chance.choice(CALLS))(chance, step)
+        orders.keep(made.pop("rows"), parallelism=chance.choice([2, 2, 2, 3]), **made)
+    assert orders.check() == 25
+    assert orders.findings() == []
+    known = sum(reads.hits + reads.absent for reads in orders.reads)
+    assert known > sum(reads.misses for reads in orders.reads) > 0
 
 
 # -- other ways into a table ----------------------------------------------------------------------------
