@@ -33,7 +33,7 @@ class Gate(GateFlow):
     VersionRegressedError when the store shows an older one (I9). It is an async context manager.
     """
 
-    snapshot_class = Snapshot
+    _snapshot_class = Snapshot
     _in_threads: GateInThreads | None = None
 
     def read_in_threads(self, connect: Callable[[], BlockingGate]) -> None:
@@ -50,11 +50,11 @@ class Gate(GateFlow):
         Raises: VersionRegressedError: the store shows an older version than before, or another
         history. StoreUnavailableError: no answer.
         """
-        return await run_async(self.version_steps())
+        return await run_async(self._version_steps())
 
     async def tables(self) -> list[str]:
         """List the names of the tables at the visible version."""
-        return await run_async(self.tables_steps())
+        return await run_async(self._tables_steps())
 
     def table(self, name: str) -> Table:
         """Return a table, which is read at the newest visible version each time.
@@ -65,7 +65,7 @@ class Gate(GateFlow):
 
     async def get_many(self, keys: KeysByTable) -> ValuesByTable:
         """Read the values of keys of several tables, all at one version: as ``tidegate.Gate.get_many``."""
-        return await run_async(self.get_many_steps(keys))
+        return await run_async(self._get_many_steps(keys))
 
     def snapshot(
         self,
@@ -80,7 +80,7 @@ class Gate(GateFlow):
         leaves that to the caller. Lease, limits and errors as ``tidegate.Gate.snapshot``; all errors are
         raised where it is awaited or entered.
         """
-        return SnapshotContext(lambda: run_async(self.snapshot_steps(version, as_of, lease_s)))
+        return SnapshotContext(lambda: run_async(self._snapshot_steps(version, as_of, lease_s)))
 
     async def wait_for(
         self, version: Version | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
@@ -94,11 +94,11 @@ class Gate(GateFlow):
         read of the store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
         ``timeout`` that ends. VersionRegressedError: the version is of another history.
         """
-        return await run_async(self.wait_steps(version, timeout, offsets))
+        return await run_async(self._wait_steps(version, timeout, offsets))
 
     async def history(self, limit: int | None = None) -> list[VersionInfo]:
         """List the visible versions that can still be read, oldest first; the newest ``limit`` of them."""
-        return await run_async(self.history_steps(limit))
+        return await run_async(self._history_steps(limit))
 
     def diff(
         self, before: Version, after: Version | None = None, tables: Iterable[str] | None = None

@@ -100,7 +100,7 @@ class AliasFlow(SpacesFlow):
             if space.gate is not None:
                 space.gate.remember(pointer)
 
-    def wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
+    def _wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         """Wait for a version, or for offsets.
 
         A version is one of the namespace that the alias names when the wait begins: after the first look at
@@ -115,7 +115,7 @@ class AliasFlow(SpacesFlow):
             def ends(error: TidegateError) -> bool:
                 return error.final or (isinstance(error, StoreLostError) and not looks)
 
-            wait: Flow[int] = methodcaller("wait_until", awaited, timeout, end, looks.append, ends)
+            wait: Flow[int] = methodcaller("_wait_until", awaited, timeout, end, looks.append, ends)
             begin: Callable[[], Steps[int]] = lambda: self._call_unless(lambda: bool(looks), wait)  # noqa: E731
             return (yield from patiently(begin, end, self._clock, self._sleep))
         while True:
@@ -123,12 +123,12 @@ class AliasFlow(SpacesFlow):
             left = end - self._clock.monotonic()
             with contextlib.suppress(WaitTimeoutError):
                 look_s = max(min(left, LOOK_S), 0.0)
-                visible: int = yield from self._call(methodcaller("wait_steps", None, look_s, offsets))
+                visible: int = yield from self._call(methodcaller("_wait_steps", None, look_s, offsets))
                 now = yield from patiently(self._target, end, self._clock, self._sleep)
                 if now == target:
                     return visible
             if left <= 0:
-                raise rules.waited(awaited, timeout, (yield from self.version_steps()), self.namespace)
+                raise rules.waited(awaited, timeout, (yield from self._version_steps()), self.namespace)
 
     def __repr__(self) -> str:
         return f"<Gate by alias {self.alias} of {self.where}>"

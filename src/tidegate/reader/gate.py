@@ -37,7 +37,7 @@ class Gate(GateFlow):
     store shows an older one (I9). It is a context manager.
     """
 
-    snapshot_class = Snapshot
+    _snapshot_class = Snapshot
 
     def __init__(self, reader: Reader, log: Log | None = None) -> None:
         super().__init__(reader)
@@ -49,11 +49,11 @@ class Gate(GateFlow):
         Raises: VersionRegressedError: the store shows an older version than before, or another
         history. StoreUnavailableError: no answer.
         """
-        return run(self.version_steps())
+        return run(self._version_steps())
 
     def tables(self) -> list[str]:
         """List the names of the tables at the visible version."""
-        return run(self.tables_steps())
+        return run(self._tables_steps())
 
     def table(self, name: str) -> Table:
         """Return a table, which is read at the newest visible version each time.
@@ -86,7 +86,7 @@ class Gate(GateFlow):
         >>> gate.get_many({"legs": [("EWR", 1545)], "aircraft": ["N14228", "N00000"]})
         {'legs': {('EWR', 1545): {'dest': 'IAH'}}, 'aircraft': {'N14228': {'carrier': 'UA', 'flights': 2}}}
         """
-        return run(self.get_many_steps(keys))
+        return run(self._get_many_steps(keys))
 
     def snapshot(
         self,
@@ -114,7 +114,7 @@ class Gate(GateFlow):
         ...     snap.version, snap.table("airports").scan().to_arrow().num_rows
         (3, 3)
         """
-        snapshot: Snapshot = run(self.snapshot_steps(version, as_of, lease_s))
+        snapshot: Snapshot = run(self._snapshot_steps(version, as_of, lease_s))
         return snapshot
 
     def wait_for(
@@ -132,7 +132,7 @@ class Gate(GateFlow):
         read of the store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
         ``timeout`` that ends. VersionRegressedError: the version is of another history.
         """
-        return run(self.wait_steps(version, timeout, offsets))
+        return run(self._wait_steps(version, timeout, offsets))
 
     def history(self, limit: int | None = None) -> list[VersionInfo]:
         """List the visible versions that can still be read, oldest first; the newest ``limit`` of them.
@@ -144,7 +144,7 @@ class Gate(GateFlow):
         >>> [(info.version, info.batch, info.changes) for info in gate.history(limit=1)]
         [(3, 2, {'aircraft': 1, 'airports': 1})]
         """
-        return run(self.history_steps(limit))
+        return run(self._history_steps(limit))
 
     def diff(
         self, before: Version, after: Version | None = None, tables: Iterable[str] | None = None
@@ -166,9 +166,11 @@ class Gate(GateFlow):
         >>> [(change.kind, change.key) for change in gate.diff(2, 3, tables=["airports"])]
         [('added', 'JFK')]
         """
-        return run(self.diff_steps(before, after, tables))
+        return run(self._diff_steps(before, after, tables))
 
-    def diff_steps(self, before: Version, after: Version | None, tables: Iterable[str] | None) -> Steps[Diff]:
+    def _diff_steps(
+        self, before: Version, after: Version | None, tables: Iterable[str] | None
+    ) -> Steps[Diff]:
         yield from ()
         for version in (before,) if after is None else (before, after):
             if type(version) is not int or version != 0:
@@ -195,9 +197,9 @@ class Gate(GateFlow):
         >>> [(row.kind, row.key, row.value) for row in gate.changes(2, "aircraft")]
         [('upsert', 'N14228', {'carrier': 'UA', 'flights': 2})]
         """
-        return run(self.changes_steps(version, table, key_group))
+        return run(self._changes_steps(version, table, key_group))
 
-    def changes_steps(self, version: Version, table: str, key_group: int | None) -> Steps[Changes]:
+    def _changes_steps(self, version: Version, table: str, key_group: int | None) -> Steps[Changes]:
         decided = yield from self._log_of(version)
         return changes.changes_of(decided, number_of(version), table, key_group)
 
@@ -207,9 +209,9 @@ class Gate(GateFlow):
         Empty: it is no batch nor load of a transaction, or a release that noted no steps made it. Raises: as
         ``changes``.
         """
-        return run(self.job_steps(version))
+        return run(self._job_steps(version))
 
-    def job_steps(self, version: int) -> Steps[tuple[Step, ...]]:
+    def _job_steps(self, version: int) -> Steps[tuple[Step, ...]]:
         decided = yield from self._log_of(version)
         _, manifest = changes.manifest_at(decided, version)
         return manifest.steps or ()

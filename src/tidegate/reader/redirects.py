@@ -121,13 +121,13 @@ class RedirectFlow(SpacesFlow):
         self._leave(entered)
         self._at = successor
 
-    def wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
+    def _wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         rules.awaited(version, offsets, timeout)
         end = self._clock.monotonic() + float(timeout)
 
         def wait(gate: Any) -> Steps[int]:
             left = max(0.0, end - self._clock.monotonic())
-            visible: int = yield from gate.wait_steps(version, left, offsets)
+            visible: int = yield from gate._wait_steps(version, left, offsets)  # noqa: SLF001 - a gate, too
             return visible
 
         return self._call(wait)
@@ -191,7 +191,7 @@ class RedirectGate(RedirectFlow, SpacesGate):
             raise
         return gate
 
-    def diff_steps(self, before: Version, after: Version | None, tables: Any) -> Steps[Any]:
+    def _diff_steps(self, before: Version, after: Version | None, tables: Any) -> Steps[Any]:
         """Compare two versions in the store that is read now: the note is looked for first."""
-        yield from self.version_steps()
-        return (yield from self._call(methodcaller("diff_steps", before, after, tables)))
+        yield from self._version_steps()
+        return (yield from self._call(methodcaller("_diff_steps", before, after, tables)))

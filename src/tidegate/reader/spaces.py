@@ -163,25 +163,25 @@ class SpacesFlow(GateFlow):
         """Do one read at the newest version, for ``Table``."""
         return self._call(methodcaller("read", table, fn, *args))
 
-    def get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
+    def _get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
         """Read keys of several tables, all in the place that counts now."""
         by_table = keys_by_table(keys)  # once: a call that is sent again needs them, too
-        return self._call(methodcaller("get_many_steps", by_table))
+        return self._call(methodcaller("_get_many_steps", by_table))
 
-    def version_steps(self) -> Steps[int]:
-        return self._call(methodcaller("version_steps"))
+    def _version_steps(self) -> Steps[int]:
+        return self._call(methodcaller("_version_steps"))
 
-    def tables_steps(self) -> Steps[list[str]]:
-        return self._call(methodcaller("tables_steps"))
+    def _tables_steps(self) -> Steps[list[str]]:
+        return self._call(methodcaller("_tables_steps"))
 
-    def history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
-        return self._call(methodcaller("history_steps", limit))
+    def _history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
+        return self._call(methodcaller("_history_steps", limit))
 
-    def snapshot_steps(
+    def _snapshot_steps(
         self, version: Version | None, as_of: datetime.datetime | None, lease_s: float
     ) -> Steps[Any]:
         """Take a snapshot, which stays in its place."""
-        return self._call(methodcaller("snapshot_steps", version, as_of, lease_s))
+        return self._call(methodcaller("_snapshot_steps", version, as_of, lease_s))
 
 
 class SpacesGate(SpacesFlow, Gate):
@@ -247,17 +247,19 @@ class SpacesGate(SpacesFlow, Gate):
         for gate in gates:
             gate.close()
 
-    def diff_steps(self, before: Version, after: Version | None, tables: Iterable[str] | None) -> Steps[Diff]:
+    def _diff_steps(
+        self, before: Version, after: Version | None, tables: Iterable[str] | None
+    ) -> Steps[Diff]:
         """Compare two versions, both in the place that counts now."""
-        return self._call(methodcaller("diff_steps", before, after, tables))
+        return self._call(methodcaller("_diff_steps", before, after, tables))
 
-    def changes_steps(self, version: Version, table: str, key_group: int | None) -> Steps[Changes]:
+    def _changes_steps(self, version: Version, table: str, key_group: int | None) -> Steps[Changes]:
         """Read the rows that a version wrote, in the place that counts now."""
-        return self._call(methodcaller("changes_steps", version, table, key_group))
+        return self._call(methodcaller("_changes_steps", version, table, key_group))
 
-    def job_steps(self, version: int) -> Steps[tuple[Step, ...]]:
+    def _job_steps(self, version: int) -> Steps[tuple[Step, ...]]:
         """Read the steps of a version, in the place that counts now."""
-        return self._call(methodcaller("job_steps", version))
+        return self._call(methodcaller("_job_steps", version))
 
     def close(self) -> None:
         """Release the connections; its tables and snapshots end with it. Repeatable."""

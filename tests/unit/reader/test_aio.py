@@ -308,7 +308,7 @@ def test_a_snapshot_that_is_cancelled_while_it_is_taken_gives_its_lease_back(wri
             await go_on.wait()
 
         store.lease = slow
-        task = asyncio.ensure_future(run_async(gate.snapshot_steps(None, None, 60.0)))
+        task = asyncio.ensure_future(run_async(gate._snapshot_steps(None, None, 60.0)))
         await taken.wait()
         assert len(writer.driver.store.leases()) == 1
         task.cancel()

@@ -194,7 +194,13 @@ def test_every_call_of_a_gate_follows_the_alias():
     aio_pairs = ((tidegate.aio.Gate, AsyncAliasGate), (tidegate.aio.Gate, AsyncRedirectGate))
     for plain, following in (*pairs, *aio_pairs):
         flows = set(runs.findall(inspect.getsource(plain)))
-        assert flows >= {"version_steps", "tables_steps", "snapshot_steps", "wait_steps", "history_steps"}
+        assert flows >= {
+            "_version_steps",
+            "_tables_steps",
+            "_snapshot_steps",
+            "_wait_steps",
+            "_history_steps",
+        }
         own = {name for kind in following.mro() if issubclass(kind, SpacesFlow) for name in vars(kind)}
         assert flows | {"read", "namespace", "key_groups"} <= own
 

@@ -394,7 +394,7 @@ def test_no_connection_is_opened_to_a_server_that_was_not_named():
 
         def remember(self, seen): ...
         def close(self): ...
-        def version_steps(self):
+        def _version_steps(self):
             raise removed
             yield
 

@@ -41,7 +41,7 @@ class Removed:
     uuid = namespace = "u"
     seen = None
 
-    def version_steps(self):
+    def _version_steps(self):
         error = StoreRemovedError("removed")
         error.successor = NEW
         raise error
@@ -57,7 +57,7 @@ class Found(Removed):
     def __init__(self):
         self.closed = False
 
-    def version_steps(self):
+    def _version_steps(self):
         yield from ()
         return 7
 
@@ -128,11 +128,11 @@ def test_a_call_ends_while_another_one_is_opening():
 
     gate = threaded(opened)
     old = gate._spaces[OLD].gate
-    old.version_steps = read_at_old
+    old._version_steps = read_at_old
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(gate.version)
         assert reading.wait(DEADLINE_S)
-        del old.version_steps
+        del old._version_steps
         second = pool.submit(gate.version)
         assert opening.wait(DEADLINE_S)
         go_on.set()

@@ -31,7 +31,7 @@ def _ignored(_visible: int) -> None:
 class GateFlow(TableHints):
     """A client of one namespace. It remembers the newest pointer that it has seen, and its entry (I9)."""
 
-    snapshot_class: ClassVar[type[SnapshotFlow]]
+    _snapshot_class: ClassVar[type[SnapshotFlow]]
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -100,7 +100,7 @@ class GateFlow(TableHints):
             newest: Result = yield from self._retry(self._read_newest, table, fn, *args)
             return newest
 
-    def get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
+    def _get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
         by_table = keys_by_table(keys)
         return self.read(tuple(by_table), TablesReader.get_many, by_table)
 
@@ -161,10 +161,10 @@ class GateFlow(TableHints):
         self._entry = entry
         return entry
 
-    def version_steps(self) -> Steps[int]:
+    def _version_steps(self) -> Steps[int]:
         return (yield from self._read_pointer()).visible
 
-    def tables_steps(self) -> Steps[list[str]]:
+    def _tables_steps(self) -> Steps[list[str]]:
         with one_call():
             return (yield from self._retry(self._list_tables))
 
@@ -173,17 +173,17 @@ class GateFlow(TableHints):
         visible = rules.newest_of(pointer, self._reader.store.where)
         return listed((yield from self._entry_of(pointer)).tables) if visible else []
 
-    def history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
+    def _history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
         if limit is not None:
             rules.check_whole_number("limit", limit)
         with one_call():
-            visible = yield from self.version_steps()
+            visible = yield from self._version_steps()
             entries = yield self._reader.store.catalog(rules.oldest_of(limit, visible), visible)
         return [rules.info_of(entry) for entry in entries]
 
     # -- snapshots --------------------------------------------------------------------------------------
 
-    def snapshot_steps(
+    def _snapshot_steps(
         self, version: Version | None, as_of: datetime.datetime | None, lease_s: float
     ) -> Steps[Any]:
         rules.check_snapshot(version, as_of, lease_s)
@@ -194,7 +194,7 @@ class GateFlow(TableHints):
                 return (yield from self._retry(self._pin_newest, lease_s))
             self._check_ref(version)
             number = number_of(version)
-            rules.check_is_visible(number, (yield from self.version_steps()), self.namespace)
+            rules.check_is_visible(number, (yield from self._version_steps()), self.namespace)
             return (yield from self._pin(number, lease_s, version))
 
     def _pin_newest(self, lease_s: float) -> Steps[SnapshotFlow]:
@@ -219,7 +219,7 @@ class GateFlow(TableHints):
             steps = self._entry_of(pointer) if is_newest else reader.entry(version)
             entry = (yield from steps) if version else None
             self._check_ref(client_version, entry.digest if entry is not None else "")
-            return self.snapshot_class(reader, entry, hold)
+            return self._snapshot_class(reader, entry, hold)
         except GeneratorExit:
             raise  # an interrupt between two steps: the hold is collected, which releases the lease
         except BaseException:
@@ -228,11 +228,13 @@ class GateFlow(TableHints):
 
     # -- waiting ----------------------------------------------------------------------------------------
 
-    def wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
+    def _wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         awaited = rules.awaited(version, offsets, timeout)
-        return (yield from self.wait_until(awaited, timeout, self._reader.clock.monotonic() + float(timeout)))
+        return (
+            yield from self._wait_until(awaited, timeout, self._reader.clock.monotonic() + float(timeout))
+        )
 
-    def wait_until(
+    def _wait_until(
         self,
         awaited: rules.Awaited,
         timeout: float,
