@@ -78,6 +78,11 @@ class WriteOptions:
         Options.of(options)
         places = [given.get(name, "") for name in ("walOptions", "storeOptions")]
         store = _value(given["store"]) if given["store"].startswith("[") else given["store"]
+        if store == given["store"] and store.startswith("["):
+            raise ConfigError(
+                "the option store begins with [ and is no list of JSON: several stores are given as in"
+                ' ["redis://cache:6379/0", "copy=redis://other:6379/0"]. Nothing was written'
+            )
         endpoints = Endpoints.of(given["namespace"], given["wal"], store, *map(_client_options, places))
         if any(url.startswith("memory:") for url in (endpoints.wal, *(ref.url for ref in endpoints.stores))):
             raise ConfigError(

@@ -362,6 +362,7 @@ def test_fewer_tasks_with_rows_are_refused(query):
         ({"order_by": "n"}, r"give it to prepare\(df, order_by=...\)"),
         ({"commit": "pipelined"}, "has no option 'commit'"),
         ({"tabel": "t"}, "has no option 'tabel'.*did you mean"),
+        ({"store": "[redis://cache:6379"}, "is no list of JSON"),
         ({"keep_versions": "many"}, "keep_versions is 'many'"),
         ({"ttl": "soon"}, "soon"),
         ({"storeoptions": "5"}, "must be JSON objects"),
