@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from log_places import command
 import tidegate
 from support.connect_server import ConnectServer
 from support.wait import wait_until
-from tidegate.errors import ConfigError
+from support.whole_snapshots import whole_snapshots
 from tidegate.testing.example import write_flights
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
@@ -128,37 +127,10 @@ def is_whole(tables, batches):
     return tables["seen"] == seen and all(tables[name] == sums for name in ("sums", "states", "listed"))
 
 
-@contextlib.contextmanager
-def reader(folder, namespace):
-    """Reads snapshots until the end, beside whatever is killed; yields their versions. None may be torn."""
-    versions, torn, stop = [], [], threading.Event()
-
-    def read(gate):
-        with gate.snapshot() as snapshot:
-            sums, states, listed = (dict(snapshot.table(n).scan()) for n in ("sums", "states", "listed"))
-        versions.append(snapshot.version)
-        if not sums == states == listed:
-            torn.append((snapshot.version, sums, states, listed))
-
-    def poll():
-        while not stop.is_set():
-            with (
-                contextlib.suppress(ConfigError),  # the namespace is not there yet
-                tidegate.connect(f"sqlite://{folder}/store", namespace) as gate,
-            ):
-                while not stop.wait(0.005):
-                    read(gate)
-            stop.wait(0.05)
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        yield versions
-    finally:
-        stop.set()
-        thread.join()
-    assert not torn
-    assert versions == sorted(versions)
+def is_equal(snapshot):
+    """Whether three tables have the same sums."""
+    sums, states, listed = (dict(snapshot.table(name).scan()) for name in ("sums", "states", "listed"))
+    return sums == states == listed
 
 
 HEAD = """
@@ -255,7 +227,7 @@ def test_whatever_is_killed_in_a_batch_each_batch_is_there_once_i1_i2_i4(
     folder, server, client, killed, armed
 ):
     """SIGKILL in batch 1. The next client continues; what was decided is finished."""
-    with reader(folder, "n") as versions:
+    with whole_snapshots(f"sqlite://{folder}/store", "n", is_equal) as versions:
         first = server(armed)
         started = client("n", first.url, "" if killed == "worker" else killed)
         if killed == "server":

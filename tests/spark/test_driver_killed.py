@@ -6,11 +6,9 @@ batch may be lost, doubled, or run again once it was decided.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from killed_driver import BATCHES, expected, write_input
 from log_places import command
 
 import tidegate
+from support.whole_snapshots import whole_snapshots
 from tidegate.wal.fold import View, fold_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -91,6 +90,16 @@ def committed(folder):
     return sorted(int(path.name) for path in (folder / "checkpoint" / "commits").glob("[0-9]*"))
 
 
+def as_expected(snapshot):
+    """Whether both tables are as they have to be at this version."""
+    tables = {name: dict(snapshot.table(name).scan()) for name in ("newest", "sums")}
+    return tables == expected(snapshot.version)
+
+
+def beside(folder):
+    return whole_snapshots(f"sqlite://{folder}/store", "flights", as_expected)
+
+
 def calls(folder):
     return [int(line) for line in (folder / "calls").read_text().split()]
 
@@ -117,14 +126,15 @@ def agree(folder, log):
 def test_a_driver_killed_in_a_batch_is_started_again_i1_i2_i4_i5(folder, log, run, place):
     inside = "." in place
     nth = CHUNKS + 1 if place.startswith("apply.") else 2
-    code, told = run("none" if inside else place, f"{place}=kill@{nth}" if inside else "")
-    assert code == -signal.SIGKILL, told
-    assert committed(folder) == [0], "Spark does not know that batch 1 is done"
-    assert (folder / "checkpoint" / "offsets" / "1").exists()
-    check(folder, log, visible=2 if place in PUBLISHED else 1, decided=2 if place in DECIDED else 1)
+    with beside(folder):
+        code, told = run("none" if inside else place, f"{place}=kill@{nth}" if inside else "")
+        assert code == -signal.SIGKILL, told
+        assert committed(folder) == [0], "Spark does not know that batch 1 is done"
+        assert (folder / "checkpoint" / "offsets" / "1").exists()
+        check(folder, log, visible=2 if place in PUBLISHED else 1, decided=2 if place in DECIDED else 1)
 
-    code, told = run()
-    assert code == 0, told
+        code, told = run()
+        assert code == 0, told
     assert committed(folder) == [0, 1, 2, 3]
     check(folder, log, visible=4, decided=4)
     again = [] if place in DECIDED or place == "batch" else [1]
@@ -136,53 +146,19 @@ def test_a_driver_killed_in_a_batch_is_started_again_i1_i2_i4_i5(folder, log, ru
     agree(folder, log)
 
 
-@contextlib.contextmanager
-def whole_snapshots(folder):
-    """Read snapshots until the end; yields their versions. Each has both tables as they are expected."""
-    versions, torn, ended = [], [], threading.Event()
-
-    def read(gate):
-        with gate.snapshot() as snapshot:
-            tables = {name: dict(snapshot.table(name).scan()) for name in ("newest", "sums")}
-        versions.append(snapshot.version)
-        if tables != expected(snapshot.version):
-            torn.append((snapshot.version, tables))
-
-    def poll():
-        while not ended.is_set():
-            with (
-                contextlib.suppress(tidegate.ConfigError),  # the namespace is not there yet
-                tidegate.connect(f"sqlite://{folder}/store", "flights") as gate,
-            ):
-                while not ended.wait(0.005):
-                    read(gate)
-            ended.wait(0.05)
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        yield versions
-    finally:
-        ended.set()
-        thread.join()
-    assert not torn, torn[0]
-    assert versions == sorted(versions)
-
-
 @pytest.mark.skipif(sys.prefix == str(OLDEST.parents[1]) or not OLDEST.exists(), reason="no older Spark")
 @pytest.mark.parametrize("oldest_is_first", [True, False])
 def test_each_start_may_be_on_another_release_of_spark_i1_i2_i4(folder, log, run, oldest_is_first):
     """The version that one release decided is completed by the other, and its checkpoint continues there."""
     ways = [str(OLDEST), sys.executable]
     first, second = ways if oldest_is_first else reversed(ways)
-    with whole_snapshots(folder) as versions:
+    with beside(folder):
         for python, nth, decided in ((first, 2, 2), (second, 1, 3)):
             code, told = run(armed=f"decide.after_append=kill@{nth}", python=python)
             assert code == -signal.SIGKILL, told
             check(folder, log, visible=decided - 1, decided=decided)
         code, told = run(python=first)
         assert code == 0, told
-    print(f"{len(versions)} snapshots of {len(set(versions))} versions")
     assert committed(folder) == [0, 1, 2, 3]
     assert calls(folder) == [0, 1, 2, 3], "no batch runs again once it is decided"
     check(folder, log, visible=4, decided=4)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import threading
 
 import pytest
 from format_driver import expected
@@ -16,7 +15,7 @@ from log_places import command
 
 import tidegate
 from support.spark_processes import DriverProcesses
-from tidegate.errors import ConfigError
+from support.whole_snapshots import whole_snapshots
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 
@@ -43,50 +42,22 @@ KILLS = [
 """One in each of the first batches."""
 
 
-@contextlib.contextmanager
-def snapshots(folder):
-    """Read snapshots until the end; yields their versions. Each has the rows that are counted for it."""
-    versions, torn, ended = [], [], threading.Event()
-
-    def read(gate):
-        with gate.snapshot() as snap:
-            rows = dict(snap.table("t").scan())
-        versions.append(snap.version)
-        if rows != expected(snap.version):
-            torn.append((snap.version, rows))
-
-    def poll():
-        while not ended.is_set():
-            with (
-                contextlib.suppress(ConfigError),  # the namespace is not there yet
-                tidegate.connect(f"sqlite://{folder}/store", "n") as gate,
-            ):
-                while not ended.wait(0.005):
-                    read(gate)
-            ended.wait(0.05)
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        yield versions
-    finally:
-        ended.set()
-        thread.join()
-    assert not torn, torn[0]
-    assert versions == sorted(versions)
+def as_counted(snapshot):
+    """Whether the rows are those that are counted for this version."""
+    return dict(snapshot.table("t").scan()) == expected(snapshot.version)
 
 
 def test_whatever_is_killed_in_a_step_each_batch_is_there_once_and_no_snapshot_is_torn_i1_i2_i4_i8(tmp_path):
     last = KILLS[-1][0] + 1
     words = str(last), json.dumps(KILLS)
     ends = []
-    with snapshots(tmp_path) as versions, contextlib.closing(DriverProcesses()) as drivers:
+    snapshots = whole_snapshots(f"sqlite://{tmp_path}/store", "n", as_counted)
+    with snapshots as versions, contextlib.closing(DriverProcesses()) as drivers:
         while not ends or ends[-1][0] == -signal.SIGKILL:
             ends.append(drivers.run("format_driver.py", tmp_path, *words))
     assert ends[-1][0] == 0, ends[-1][1]
     assert len(ends) == 1 + len([who for _, who, _ in KILLS if who == "driver"])
     assert sorted(path.name for path in tmp_path.glob("killed-*")) == sorted(f"killed-{b}" for b, *_ in KILLS)
-    print(f"{len(versions)} snapshots of {len(set(versions))} versions")
     assert len(versions) > 100
     assert len(set(versions)) > len(KILLS) / 2
     with contextlib.closing(open_log(f"file://{tmp_path}/wal", "n", {})) as log:
