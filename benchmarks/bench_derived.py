@@ -2,6 +2,7 @@ r"""What derived tables cost: an upsert alone, with two of them, with values in 
 
     tools/run python benchmarks/bench_derived.py [--keys 1000000] [--batch 50000] [--rounds 5]
     tools/run python benchmarks/bench_derived.py --batch 1000 --rounds 60 --warm-up 20
+    tools/run python benchmarks/bench_derived.py --skew 0.5
     tools/run python tests/services/run.py kafka redis-memory -- \
         python benchmarks/bench_derived.py --wal {kafka} --store {redis}
 
@@ -9,7 +10,7 @@ One query, local[2]. Each sink has a namespace of its own with a table of ``--ke
 customers. All write the same batches of uniform keys, in turns; every order moves to another customer with
 each change. ``two``: counts and sums by customer and by day. ``order``: the greatest amount of a customer,
 and its three newest orders. ``reduce``: counts and sums by two calls of ``reduce``, which counts changed rows
-twice.
+twice. ``--skew``: this share of all orders is of one customer, and ``order`` is left out.
 Printed: the median seconds of a batch, and the ratio to the upsert alone.
 """
 
@@ -41,7 +42,15 @@ ORDERS = {"most": ("max", "amount"), "newest": ("top", "id", 3, "at")}
 
 def main() -> None:
     parser = parser_of(
-        __doc__, wal=False, store=False, keys=1_000_000, groups=10_000, batch=50_000, rounds=5, warm_up=1
+        __doc__,
+        wal=False,
+        store=False,
+        keys=1_000_000,
+        groups=10_000,
+        batch=50_000,
+        rounds=5,
+        warm_up=1,
+        skew=0.0,
     )
     arguments = parser.parse_args()
     seconds: Samples = {}
@@ -50,12 +59,14 @@ def main() -> None:
 
         both = [Derived(key, of="orders", key=key, aggregates=SUMS) for key in ("customer", "day")]
         in_order = [Derived("customer", of="orders", key="customer", aggregates=ORDERS)]
-        derived = {"upsert": [], "two": both, "order": in_order, "reduce": []}
+        derived = {"upsert": [], "two": both, "reduce": []} | ({} if arguments.skew else {"order": in_order})
+        customer = f"pmod(hash(id, number), {arguments.groups})"
+        customer = f"CASE WHEN pmod(hash(number), 1000) < {1000 * arguments.skew} THEN 0 ELSE {customer} END"
         columns = (
             "id",
-            f"concat('c', pmod(hash(id, number), {arguments.groups})) AS customer",
+            f"concat('c', {customer}) AS customer",
             "pmod(hash(number, id), 30) AS day",
-            "pmod(hash(number), 1000) AS amount",
+            "pmod(hash(id), 1000) AS amount",
             "number AS at",
         )
         rows = spark.range(0, arguments.keys, numPartitions=2).selectExpr("id", "id AS number")

@@ -270,6 +270,9 @@ MENDED = {
     "an older log that lists a store which was removed since, and shows more": (
         "add-store copies rename remove-store lose-store older-log relog"
     ),
+    "the end of a log that a killed rekey had marked as moved": (
+        "copies batch rekey finish!commit.before_return zombie older-store batch lose-end"
+    ),
     "a backup of a restored namespace beside a batch that a killed driver had decided": (
         "restore batch!publish.before backup load lose-store lose-log restore-from"
     ),

@@ -13,6 +13,7 @@ from model.commands.seen import readable, same
 from model.commands.truth import LINEAGES, Space, Truth
 from model.commands.world import PLACE, Outcome, Time, World, digest_of, place_of
 from model.commands.writing import healthy, there
+from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.errors import TidegateError
 from tidegate.sinks.memory import store
 from tidegate.sinks.open_store import open_store
@@ -384,12 +385,14 @@ def end_lost(truth: Truth, world: World, outcome: Outcome) -> Truth:
     if (shown[0], state.last_version) not in here.versions:  # of a command that was killed
         return lost("the log lost its end")(truth, world, outcome)
     content, shape = here.versions[shown[0], state.last_version]
-    lineage, batch = LINEAGES.index(state.lineage) if state.lineage else -1, state.last_batch
+    moved = moved_from(state)  # a killed finish had marked it
+    follows = moved.lineage if moved else state.lineage
+    lineage, batch = LINEAGES.index(follows) if follows else -1, state.last_batch
     lasts = [truth.firsts[LINEAGES.index(at)] + number for at, (_, number) in state.batches.items()]
     return truth.with_space(
         name, content=content, shape=shape, lineage=lineage, time_us=state.decided_at_us,
         event=max(lasts, default=content.event) if batch is None else truth.firsts[lineage] + batch[1],
-        generation=max(here.generation, 1) if state.is_rewound else 0,
+        generation=max(here.generation, 1) if state.is_rewound else 0, moved=moved.to if moved else "",
         versions={at: known for at, known in here.versions.items() if at[1] <= state.last_version},
     )  # fmt: skip
 
