@@ -20,7 +20,7 @@ from tidegate.spark.calls.columns import column
 from tidegate.spark.calls.records import Call, LocalState, Replace, Upsert, UpsertNewer
 from tidegate.spark.session.jvm import reads_persisted
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging import own_tables
+from tidegate.wal.staging import derived_guard, own_tables
 
 
 class Made(NamedTuple):
@@ -151,6 +151,8 @@ class CollectedCalls:
         after: dict[str, TableSchema] = {}
         for kind, table, key, schema in writes:
             known = self.known.get(table)
+            if known is not None and known.derived:
+                raise derived_guard.written(table, known.derived.of, kind)
             if known is not None:
                 same_key(kind, table, key, known, names=schema is not None)
             if schema is not None:

@@ -12,7 +12,7 @@ from tidegate.spark.calls.checks import Names, check_table, columns_named, key_c
 from tidegate.spark.calls.collected import Made
 from tidegate.wal.manifest import TableChange
 from tidegate.wal.record import Aggregate, Definition, TableAt, TableSchema
-from tidegate.wal.staging import quarantine
+from tidegate.wal.staging import derived_guard, quarantine
 from tidegate.wal.staging.derived import DERIVED_MAX, TOP_MAX, DerivedTable, derived_table
 from tidegate.wal.value_flags import HIDDEN
 
@@ -186,10 +186,7 @@ def planned(definitions: Mapping[str, Definition], made: Made) -> Planned:
     for name, definition in definitions.items():
         of = definition.of
         if name in touched:
-            raise ConfigError(
-                f"table {name} is derived from table {of}, and {touched[name]} writes into it: write"
-                f" table {of}, which it follows"
-            )
+            raise derived_guard.written(name, of, touched[name])
         if of not in touched or name in made.drops:
             continue
         table = derived_table(name, definition, made.known[of])

@@ -215,7 +215,7 @@ def test_what_a_version_cannot_keep_is_refused(stream):
         upsert(txn, rows.withColumn("amount", functions.lit(2**63 - 1)))
 
     faults = [
-        ({}, upsert, "leaves the other"),
+        ({}, upsert, "this version writes orders by itself"),
         ({"derived": [CUSTOMERS]}, into, "writes into it"),
         ({"derived": [CUSTOMERS]}, drop, "drops the one"),
         ({"derived": [CUSTOMERS]}, bytes_instead, "have no columns"),

@@ -127,7 +127,7 @@ class DerivedTable:
     @cached_property
     def summed(self) -> tuple[bool, ...]:
         """Whether each value column is added up, too."""
-        sums = {each.column for each in self.definition.aggregates if each.kind != "count"}
+        sums = {each.column for each in self.definition.aggregates if each.kind in ("sum", "avg")}
         return tuple(name in sums for name in self.definition.values)
 
     @cached_property
@@ -223,10 +223,11 @@ class DerivedTable:
                 return _decimal_text(number, digits)
         kind = "bigint" if digits is None else f"decimal({DIGITS},{digits})"
         wider = "decimal(38,0)" if digits is None else "a decimal with fewer digits after the point"
+        step = f"cast the column to {wider}, or use smaller groups" if digits != 0 else "use smaller groups"
         raise BadRecordError(
             f"table {self.name}, key {shown_key(key, self.schema.key_types)}: the {each.kind} of column"
             f" {each.column} does not fit {kind}; nothing was decided. The totals of table"
-            f" {self.definition.of} need a wider type: cast the column to {wider}, or use smaller groups"
+            f" {self.definition.of} need a wider type: {step}"
         )
 
     def _corrupt(self, key: bytes, why: str) -> CorruptError:

@@ -25,6 +25,14 @@ def bases(tables: Mapping[str, TableAt]) -> dict[str, str]:
     return {name: table_at.of for name, table_at in tables.items() if table_at.of}
 
 
+def written(name: str, of: str, call: str) -> ConfigError:
+    """Build the error for a call that writes into a derived table."""
+    return ConfigError(
+        f"table {name} is derived from table {of}, and {call} writes into it: write table {of}, which it"
+        " follows"
+    )
+
+
 def with_derived(names: set[str], tables: Mapping[str, TableAt]) -> set[str]:
     """Return these tables and those that are derived from them."""
     return names | {name for name, of in bases(tables).items() if of in names}
@@ -40,13 +48,14 @@ def check_derived(
     """
     existing = {name: of for name, of in bases(state.tables).items() if name not in drops}
     made = {name: table.schema.derived.of for name, table in tables.items() if table.schema.derived}
-    written = {*tables, *drops}
+    written_tables = {*tables, *drops}
     for name, of in sorted((existing | made).items()):
-        if not written.intersection((name, of)) and name not in made:
+        if not written_tables.intersection((name, of)) and name not in made:
             continue
         where = f"table {name} is derived from table {of}"
         if name not in tables or not tables[name].follows or of in drops:
-            what = "drops the one" if of in drops else "writes one of both and leaves the other"
+            alone = [table for table in (of, name) if table in written_tables]
+            what = "drops the one" if of in drops else f"writes {' and '.join(alone)} by itself"
             step = DROP_BOTH if of in drops else BOTH
             raise ConfigError(f"{where}, and this version {what}: nothing was staged; {step}")
         expiring = [table for table in (name, of) if _expires(state, tables.get(table), table, ttl_us)]

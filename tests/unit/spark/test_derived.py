@@ -482,7 +482,7 @@ def test_the_log_has_the_definition_and_refuses_a_writer_that_forgets_it(shop):
     orders = orders.reopen()
     names = "customers", "days", "ids", "open", "ranks"
     assert bases(orders.driver.folded.tables) == dict.fromkeys(names, "orders")
-    with pytest.raises(ConfigError, match="leaves the other"):
+    with pytest.raises(ConfigError, match="this version writes orders by itself"):
         orders.write({"orders": {1: msgspec.to_builtins(msgspec.json.decode(simple("bob")))}})
     with pytest.raises(ConfigError, match="drops the one"):
         orders.write({}, drops=frozenset({"orders"}))
@@ -490,7 +490,7 @@ def test_the_log_has_the_definition_and_refuses_a_writer_that_forgets_it(shop):
         **orders.schemas,
         "customers": orders.driver.store.schemas()[orders.driver.folded.tables["customers"].schema_id],
     }
-    with pytest.raises(ConfigError, match="leaves the other"):
+    with pytest.raises(ConfigError, match="this version writes customers by itself"):
         orders.write({"customers": {"bob": {"orders": 9}}})
     assert orders.check() == 1
     orders.close()
@@ -585,7 +585,9 @@ def test_only_the_end_of_a_sum_has_to_fit(shop):
     orders.keep({key: simple("ada", (-1) ** key * most) for key in range(30)})
     orders.keep({key: simple("ada", (-1) ** (key + 1) * most) for key in range(30)})
     assert orders.check() == 2
-    with pytest.raises(BadRecordError, match="sum of column amount does not fit bigint"):
+    with pytest.raises(
+        BadRecordError, match=r"sum of column amount does not fit bigint.*cast the column to dec"
+    ):
         orders.keep({key: simple("ada", most) for key in range(30)})
     assert orders.check() == 2
 
@@ -751,7 +753,9 @@ def test_an_import_of_one_of_both_is_refused(shop, tmp_path, table):
     orders.close()
     command(orders, "export", str(tmp_path / "export"), "--table", table, wal=False)
     told = run("import", str(tmp_path / "export"), "--yes", "--force", *orders.at)
-    why = {"orders": "leaves the other", "customers": "from table orders, which the export lacks"}[table]
+    why = {"orders": "writes orders by itself", "customers": "from table orders, which the export lacks"}[
+        table
+    ]
     assert (told.exit_code, why in told.output) == (2, True), told.output
 
 
@@ -761,7 +765,7 @@ def test_a_column_is_not_renamed(shop, names):
     orders.keep({1: simple("ada")})
     orders.close()
     told = run("schema", "rename", *names, "--force", *orders.at)
-    assert (told.exit_code, "leaves the other" in told.output) == (2, True), told.output
+    assert (told.exit_code, f"writes {names[0]} by itself" in told.output) == (2, True), told.output
 
 
 # -- every way into a table is known --------------------------------------------------------------------
@@ -855,7 +859,7 @@ def test_values_of_each_type_are_in_order(shop, kind):
         "all": ("top", "v", 99),
         "n": ("distinct", "v"),
     }
-    aggregates |= {"first": ("first", "id", "v"), "last": ("last", "v", "id")}
+    aggregates |= {"first": ("first", "id", "v"), "last": ("last", "v", "id"), "rows": ("count", "v")}
     orders = shop([Derived("ranks", of="orders", key="g", aggregates=aggregates)])
     columns = Column("g", "int"), Column("v", kind)
     orders.schemas = {"orders": TableSchema((Column("id", "int"),), columns)}
@@ -871,7 +875,7 @@ def test_values_of_each_type_are_in_order(shop, kind):
         expected = [of_key[of] or abs(of_key[of]) if kind == "double" else of_key[of] for of, _ in in_order]
         assert repr(group["all"]) == repr(expected[::-1])  # -0.0 is 0.0, as in Spark's own order
         assert repr((group["least"], group["most"])) == repr((group["all"][-1], group["all"][0]))
-        assert group["n"] == len({at for _, at in rows})
+        assert (group["n"], group["rows"]) == (len({at for _, at in rows}), len(rows))
         assert (group["first"], group["last"]) == (
             min(of for of, at in rows if at == in_order[0][1]),
             None,  # of row 99
@@ -880,7 +884,7 @@ def test_values_of_each_type_are_in_order(shop, kind):
         orders.keep({key: None})
         assert orders.findings() == []
     with tidegate.connect(orders.places[1], "shop") as gate:
-        nothing = {"least": None, "most": None, "all": [], "n": 0, "first": None, "last": None}
+        nothing = {"least": None, "most": None, "all": [], "n": 0, "first": None, "last": None, "rows": 0}
         assert dict(gate.table("ranks").scan()) == {1: nothing}
 
 
