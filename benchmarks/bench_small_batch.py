@@ -11,8 +11,9 @@ told otherwise. Printed: p50 and p99 of both foreachBatch calls (when tidegate's
 visible: that is the time to visible), what tidegate adds, and where its time goes, from one state of the
 commit to the next.
 
-``--format``: two queries alternate, by foreachBatch and by ``writeStream.format("tidegate")``. Printed: the
-time of Spark's step ``addBatch`` of each, and their ratio.
+``--format``: queries alternate, by foreachBatch, by ``writeStream.format("tidegate")``, and by a source of
+Spark's whose tasks read the same shuffle's rows and whose commit does nothing: the bound of any such format.
+Printed: the time of Spark's step ``addBatch`` of each, and their ratios to foreachBatch.
 """
 
 from __future__ import annotations
@@ -84,14 +85,18 @@ def main() -> None:
 def beside_format(arguments: argparse.Namespace) -> None:
     from tidegate.spark import VersionedSink, prepare, register
 
-    times: dict[str, list[int]] = {"foreachBatch": [], "format": []}
+    times: dict[str, list[int]] = {"foreachBatch": [], "nothing": [], "format": []}
     with new_folder() as folder, spark_on() as spark:
         register(spark)
+        spark.dataSource.register(source_of_nothing())
         for turn, name in enumerate(list(times) * TURNS):
             stream = rate(spark, arguments.rows).selectExpr("value % 100000 as id", "value", "timestamp")
             where = {"wal": f"file://{folder}/wal", "store": f"sqlite://{folder}/store", "table": "t"}
             checkpoint = f"{folder}/checkpoint-{turn}"
-            if name == "format":
+            if name == "nothing":
+                writer = stream.repartition(2, "id").writeStream.format("nothing")
+                query = writer.option("checkpointLocation", checkpoint).start()
+            elif name == "format":
                 writer = prepare(stream, "id").writeStream.format("tidegate")
                 writer = writer.options(namespace=f"n{turn}", **where)
                 query = writer.option("checkpointLocation", checkpoint).start()
@@ -102,7 +107,32 @@ def beside_format(arguments: argparse.Namespace) -> None:
     p50 = {name: percentile([each / 1000 for each in took], 0.5) for name, took in times.items()}
     for name, took in times.items():
         print(f"{name:22} p50 {1000 * p50[name]:7.1f} ms of {len(took)} batches")
-    print(f"{'ratio':22} {p50['format'] / p50['foreachBatch']:.2f}")
+    for name in ("nothing", "format"):
+        print(f"ratio of {name:13} {p50[name] / p50['foreachBatch']:.2f}")
+
+
+def source_of_nothing() -> type:
+    """Return a data source whose tasks count their rows, and whose commit does nothing."""
+    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+    class Writer(DataSourceStreamArrowWriter):
+        def write(self, iterator: Any) -> WriterCommitMessage:
+            sum(map(len, iterator))
+            return WriterCommitMessage()
+
+        def commit(self, messages: Any, batchId: int) -> None: ...  # noqa: N803 - Spark's name
+
+        def abort(self, messages: Any, batchId: int) -> None: ...  # noqa: N803 - Spark's name
+
+    class Nothing(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "nothing"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Writer:  # noqa: FBT001, N802
+            return Writer()
+
+    return Nothing
 
 
 def add_batch_times(query: Any, warm_up: int, batches: int) -> list[int]:
