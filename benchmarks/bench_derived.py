@@ -7,8 +7,8 @@ r"""What derived tables cost: an upsert alone, with two of them, with values in 
         python benchmarks/bench_derived.py --wal {kafka} --store {redis}
 
 One query, local[2]. Each sink has a namespace of its own with a table of ``--keys`` orders of ``--groups``
-customers. All write the same batches of uniform keys, in turns; every order moves to another customer with
-each change. ``two``: counts and sums by customer and by day. ``order``: the greatest amount of a customer,
+customers. All write the same batches of uniform keys, alternately. Each change moves its order to another
+customer. ``two``: counts and sums by customer and by day. ``order``: the greatest amount of a customer,
 and its three newest orders. ``reduce``: counts and sums by two calls of ``reduce``, which counts changed rows
 twice. ``--skew``: this share of all orders is of one customer, and ``order`` is left out.
 Printed: the median seconds of a batch, and the ratio to the upsert alone.

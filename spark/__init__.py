@@ -53,8 +53,8 @@ if not TYPE_CHECKING:  # a type checker would consider any name public
             if sys.modules.get(library) is not None:
                 msg = (
                     f"tidegate.spark.{name} does not run on the {library} that is installed, which lacks a"
-                    f" part of {error.name}: take a newer release of Spark, docs/spark.md has those for it; a"
-                    " VersionedSink in foreachBatch runs on this one"
+                    f" part of {error.name}: take a newer release of Spark; docs/spark.md has a table of the"
+                    " parts of tidegate by release"
                 )
                 raise ImportError(msg, name=error.name) from None
             # With a PySpark, such as Spark Connect's client alone, the extra would put another one over it.

@@ -152,7 +152,7 @@ class CollectedCalls:
         for kind, table, key, schema in writes:
             known = self.known.get(table)
             if known is not None and known.derived:
-                raise derived_guard.written(table, known.derived.of, kind)
+                raise derived_guard.written_into(table, known.derived.of, kind)
             if known is not None:
                 same_key(kind, table, key, known, names=schema is not None)
             if schema is not None:

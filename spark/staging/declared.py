@@ -186,7 +186,7 @@ def planned(definitions: Mapping[str, Definition], made: Made) -> Planned:
     for name, definition in definitions.items():
         of = definition.of
         if name in touched:
-            raise derived_guard.written(name, of, touched[name])
+            raise derived_guard.written_into(name, of, touched[name])
         if of not in touched or name in made.drops:
             continue
         table = derived_table(name, definition, made.known[of])

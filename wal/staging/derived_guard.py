@@ -25,7 +25,7 @@ def bases(tables: Mapping[str, TableAt]) -> dict[str, str]:
     return {name: table_at.of for name, table_at in tables.items() if table_at.of}
 
 
-def written(name: str, of: str, call: str) -> ConfigError:
+def written_into(name: str, of: str, call: str) -> ConfigError:
     """Build the error for a call that writes into a derived table."""
     return ConfigError(
         f"table {name} is derived from table {of}, and {call} writes into it: write table {of}, which it"

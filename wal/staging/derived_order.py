@@ -62,7 +62,7 @@ def _text(value: Any) -> str:
 
 
 def cell_of(text: str, kind: str) -> str:
-    """Return the JSON of a column of this type with the value of this text.
+    """Return the JSON of a column of this type with the value of this text. Raises: ValueError: it is none.
 
     >>> cell_of("1", "double"), cell_of("1.5", "decimal(9,2)"), cell_of("1", "bigint"), cell_of("null", "int")
     ('1.0', '1.50', '1', 'null')
@@ -71,6 +71,8 @@ def cell_of(text: str, kind: str) -> str:
         return text
     if kind.startswith("decimal("):
         scale = int(kind.removesuffix(")").rpartition(",")[2])
+        if "e" in text.lower():  # of a damaged row: it may have any number of digits
+            raise ValueError
         return f"{decimal.Decimal(text):.{scale}f}"
     return f"{text}.0" if kind in FLOATS and text.removeprefix("-").isdigit() else text
 

@@ -50,7 +50,7 @@ from tidegate.testing.example import LINEAGE, Example, TypedBarrier
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, Origin, TableSchema
-from tidegate.wal.staging.derived import derived_table
+from tidegate.wal.staging.derived import Part, derived_table
 from tidegate.wal.staging.derived_guard import bases
 
 ORDERS = TableSchema(
@@ -919,7 +919,14 @@ def test_an_entry_that_is_not_there_stops_the_batch(shop):
     orders.keep({1: simple("ada"), 2: simple("ada", 7)})
     schema = orders.driver.store.schemas()[orders.driver.folded.tables["ranks"].schema_id]
     orders.schemas = {**orders.schemas, "ranks": schema}
-    for hidden in ([2, [[6, 1], [7, 1]]], [2], [2, [[7]]], [2, [["x", 1], [7, 1]]], [2, [[5, 7, 2]]]):
+    for hidden in (
+        [2, [[6, 1], [7, 1]]],
+        [2, [[5, 1], [7, -1]]],
+        [2],
+        [2, [[7]]],
+        [2, [["x", 1], [7, 1]]],
+        [2, [[5, 7, 2]]],
+    ):
         wrong = orders.barrier({"ranks": {"ada": {"most": 7, "~": hidden}}})
         wrong.derived = frozenset({"ranks"})
         wrong.stage = lambda spec, base, wrong=wrong: TypedBarrier.stage(wrong, spec, base)
@@ -927,6 +934,15 @@ def test_an_entry_that_is_not_there_stops_the_batch(shop):
         assert [finding.where.endswith("table ranks, key b'ada'") for finding in orders.findings()] == [True]
         with pytest.raises(CorruptError, match="does not fit table orders"):
             orders.keep({1: None})
+
+
+def test_a_number_of_a_damaged_row_takes_no_memory():
+    """It was written with all its digits, 1,000 million of them."""
+    given = Derived("d", of="orders", key="id", aggregates={"most": ("max", "price")})
+    table = derived_table("d", given.definition, ORDERS)
+    row = b'{"most":1.00,"~":[2,[[1,1],[1E999999999,1]]]}'
+    with pytest.raises(CorruptError, match="does not fit table orders"):
+        table.changed(b"1", row, Part(-1, (), ({b"1": -1},)))
 
 
 def test_a_group_of_too_many_values_is_named(shop):
