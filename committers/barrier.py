@@ -106,7 +106,8 @@ def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
     strides = {table: stride_of(coordinator, barrier, table) for table in barrier.tables}
     _refuse_other_strides(coordinator, barrier)
     _refuse_parted(coordinator, barrier)
-    check_derived(coordinator.folded, barrier.tables, barrier.drops, coordinator.options.ttl_us)
+    ttl_us = coordinator.options.ttl_us
+    check_derived(coordinator.folded, barrier.tables, barrier.drops, barrier.origin, ttl_us)
     room = check_room(coordinator.folded.tables, strides)
     if room is not None and room.is_short:
         logger.warning(

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from tidegate.base.names import RENAME_TOKEN
 from tidegate.errors import ConfigError
 from tidegate.wal.manifest import TableChange
-from tidegate.wal.record import Folded, TableAt
+from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin, TableAt
 from tidegate.wal.staging.derived import DERIVED_MAX
-
-BOTH = (
-    "of a batch, give the sink all derived tables, VersionedSink(derived=[...]); import both tables; for"
-    " another name of a column, drop the derived table (txn.drop_table) and leave it out of derived= first"
-)
-DROP_BOTH = "drop its derived tables in the same version (txn.drop_table)"
 
 
 def bases(tables: Mapping[str, TableAt]) -> dict[str, str]:
@@ -38,13 +33,28 @@ def with_derived(names: set[str], tables: Mapping[str, TableAt]) -> set[str]:
     return names | {name for name, of in bases(tables).items() if of in names}
 
 
+def _step(origin: Origin, name: str, of: str) -> str:
+    """Return what to do where a version of this origin writes only one of both tables."""
+    ends = f"drop table {name} (txn.drop_table({name!r})) and leave it out of derived="
+    match origin:
+        case ImportOrigin():
+            return f"export and import tables {of} and {name} together, or import into a new namespace"
+        case LoadOrigin(token) if token.startswith(RENAME_TOKEN):
+            return f"to rename a column, {ends} first, and declare it by the new name afterwards"
+    return f"give the sink table {name}, VersionedSink(derived=[...]); to end it, {ends}"
+
+
 def check_derived(
-    state: Folded, tables: Mapping[str, TableChange], drops: Collection[str], ttl_us: Callable[[str], int]
+    state: Folded,
+    tables: Mapping[str, TableChange],
+    drops: Collection[str],
+    origin: Origin,
+    ttl_us: Callable[[str], int],
 ) -> None:
     """Refuse a version after which a derived table would not be the aggregation of its base.
 
-    ``tables`` are those that it writes. ``ttl_us`` returns the time to live of a table, 0 without one.
-    Raises: ConfigError: it would not be, or rows expire; nothing was staged.
+    ``tables`` are those that it writes, ``origin`` is its own. ``ttl_us`` returns the time to live of a table,
+    0 without one. Raises: ConfigError: it would not be, or rows expire; nothing was staged.
     """
     existing = {name: of for name, of in bases(state.tables).items() if name not in drops}
     made = {name: table.schema.derived.of for name, table in tables.items() if table.schema.derived}
@@ -56,7 +66,8 @@ def check_derived(
         if name not in tables or not tables[name].follows or of in drops:
             alone = [table for table in (of, name) if table in written_tables]
             what = "drops the one" if of in drops else f"writes {' and '.join(alone)} by itself"
-            step = DROP_BOTH if of in drops else BOTH
+            ends = f"drop table {name} in the same version (txn.drop_table({name!r}))"
+            step = ends if of in drops else _step(origin, name, of)
             raise ConfigError(f"{where}, and this version {what}: nothing was staged; {step}")
         expiring = [table for table in (name, of) if _expires(state, tables.get(table), table, ttl_us)]
         if expiring:

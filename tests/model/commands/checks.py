@@ -37,7 +37,7 @@ MOVES_ROWS = {
 WARNED = "is the next one"
 FOLLOWS = "follows the checkpoint of query "
 LEAVE_OUT = "key groups are fixed for life; leave the option out"
-TABLES = ("seen", "brief", "open", "closed", "ref")
+TABLES = ("seen", "brief", "open", "closed", "ref", truths.TOTALS)
 
 # -- the next batch -------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from model.commands import checks
 from model.commands import operating as op
+from model.commands import truth as truths
 from model.commands.advice import advised, followed
 from model.commands.held import hold
 from model.commands.known import known_as
@@ -60,9 +61,14 @@ class Explored:
 
 
 def fits(world: World) -> bool:
-    """Whether the newest export can be imported: its table ``ref`` has the key that the one here has."""
-    (_, _, exported), here = world.truth.exports[-1], world.truth.here.shape
-    return healthy(world) and (exported is None or here is None or exported.key == here.key)
+    """Whether the newest export can be imported.
+
+    Its table ``ref`` has the key that the one here has, and brings the derived table that is here.
+    """
+    (_, content, exported), here = world.truth.exports[-1], world.truth.here
+    alike = exported is None or here.shape is None or exported.key == here.shape.key
+    brings = exported is None or content.is_kept or not here.content.is_kept
+    return healthy(world) and alike and brings
 
 
 MUST: dict[str, Callable[[World], bool]] = {
@@ -112,6 +118,8 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
     if name in ("relog", "rewind", "restore-from") and outcome.done:
         wrong = wrong or op.as_printed(world, outcome)
     wrong = wrong or settle(world)
+    if any(each.here.content.is_kept for each in world.truths) and name != "underive":
+        world.truths = tuple(each._replace(derives=True) for each in world.truths)  # status shows it
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
     if outcome.code and name != "zombie" and advice:
@@ -119,8 +127,10 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
     return ""
 
 
-UNKILLED = ("drop-table", "remake", "remake-key", "widen", "rename", "zombie")
+UNKILLED = ("drop-table", "remake", "remake-key", "widen", "rename", "zombie", "derive", "underive")
 """Letters that change what the query writes: the operator repeats them, or the query's batches do not fit."""
+WRITES = ("batch", "load", "replace", "trim")
+"""Letters whose first version may build the derived table."""
 ELSEWHERE = ("relog", "relog-copy", "export", "export-old")
 """Letters that write another namespace, or files: killed, they leave what was true."""
 
@@ -135,6 +145,9 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
         has_log = truth.here.content.event >= 0 and "gone" not in truth.here.damaged
         ways = ("continue", "again", "new") if has_log else ("new",)
         ends = [Outcome(0, "", json.dumps({"way": way})) for way in ways]
+    if name in WRITES and truths.builds(truth):  # it was killed between its two versions
+        yield from _after_kill(truths.built(truth, Time.us), world, name)
+        yield truths.built(truth, Time.us)
     names = () if name in ELSEWHERE else ("restore", "rewind") if name == "rewind" else (name,)
     for each, end in itertools.product(names, ends):  # of a rewind the second record may be missing
         after = LETTERS[each].then(truth, world, end).as_known_to(truth)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from model.commands import operating as op
 from model.commands import writing as wr
 from model.commands.held import HELD_MAX, hold
-from model.commands.truth import LINEAGES, Truth
+from model.commands.truth import LINEAGES, TOTALS, Truth
 from model.commands.world import Outcome, World
 
 
@@ -34,7 +34,19 @@ LETTERS: dict[str, Letter] = {
     "batch": Letter(wr.always, wr.query, wr.batched),
     "load": Letter(wr.there, lambda w: wr.load(w, replace=False), lambda *t: wr.loaded(*t, replace=False)),
     "replace": Letter(wr.there, lambda w: wr.load(w, replace=True), lambda *t: wr.loaded(*t, replace=True)),
-    "drop-table": Letter(op.with_ref, lambda w: wr.query(w, drops=True), wr.dropped),
+    "drop-table": Letter(
+        op.with_ref,
+        lambda w: wr.query(w, drops=("ref", TOTALS)),
+        lambda *t: wr.dropped(*t, "ref", TOTALS),
+    ),
+    "derive": Letter(
+        lambda w: op.with_ref(w) and not w.truth.derives, lambda w: wr.query(w, derives=True), wr.derived
+    ),
+    "underive": Letter(
+        lambda w: op.with_ref(w) and w.truth.here.content.is_kept,
+        lambda w: wr.query(w, drops=(TOTALS,), derives=False),
+        wr.underived,
+    ),
     "remake": Letter(
         wr.may_remake,
         lambda w: wr.query(w, shape=wr.OTHER_GROUPS),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from model.commands.answers import Answers
-from model.commands.truth import LINEAGES, TIMEOUT_US, Shape
+from model.commands.truth import LINEAGES, TIMEOUT_US, TOTALS, Shape
+from support.keeping_barrier import KeepingBarrier
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.local_coordinator import followers_in
+from tidegate.committers.repair.derive import build_barrier, drop_barrier
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import ConfigError
@@ -25,22 +28,31 @@ from tidegate.sinks.records import ReadAt
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import BatchContext, warn_of_missing_batches
 from tidegate.spark.calls.update import timeout_schemas
+from tidegate.spark.staging.declared import Derived, check_declared
 from tidegate.spark.state.key_rows import ROWS
 from tidegate.spark.state.output_rows import strip_marks
 from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.update import Functions, UpdateWork, run_function
-from tidegate.testing.example import TypedBarrier
 from tidegate.values.encode import encoder_of
 from tidegate.values.evolve import evolved
 from tidegate.wal.fold import replay_of
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Column, LoadOrigin, Origin, TableSchema
+from tidegate.wal.record import Column, Definition, LoadOrigin, Origin, TableSchema
 from tidegate.wal.value_flags import DELETE
 
 COUNTS = TableSchema((Column("k", "string"),), (Column("n", "bigint"),))
 SCHEMAS = dict.fromkeys(("seen", "brief", "open", "closed"), COUNTS)
 TIMEOUTS = timeout_schemas("open", COUNTS.key)
 KEY_GROUPS, KEEP_VERSIONS, SUMMARY_EVERY = 2, 3, 3
+
+
+NONE_DECLARED: Mapping[str, Definition] = MappingProxyType({})
+
+
+def definition_of(shape: Shape) -> Definition:
+    """Return the definition of the derived table."""
+    rows, least = "count", ("min", "id")
+    return Derived(TOTALS, of="ref", key=shape.column, aggregates={"rows": rows, "least": least}).definition
 
 
 def schema_of(shape: Shape) -> TableSchema:
@@ -50,10 +62,9 @@ def schema_of(shape: Shape) -> TableSchema:
 
 
 @dataclasses.dataclass
-class StateBarrier(TypedBarrier):
+class StateBarrier(KeepingBarrier):
     """A batch that also adds to a sum for each of its keys, with a timeout. ``sums``: number by key."""
 
-    coordinator: Any = None
     sums: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def stage(self, spec: Any, base_version: int) -> Any:
@@ -63,17 +74,17 @@ class StateBarrier(TypedBarrier):
 
     def _updated(self, spec: Any, base_version: int) -> Any:
         """Run the first stage of the update, once for the same rows, time, parameters and stored rows."""
-        place = (str(self.coordinator.store.where), self.coordinator.endpoints.namespace)
-        content = self.coordinator.store._found
+        place = (str(self.driver.store.where), self.driver.endpoints.namespace)
+        content = self.driver.store._found
         stored = [(at, content.rows[at]) for at in sorted(content.rows) if at[0] in _READ]
-        starts = [(name, self.coordinator.folded.tables.get(name)) for name in _READ]
+        starts = [(name, self.driver.folded.tables.get(name)) for name in _READ]
         timing = (spec.at_us, base_version, content.pointer, content.catalog, content.floors)
         key = repr((place, self.sums, spec.key_groups, spec.strides, spec.tables, starts, timing, stored))
         return _updates.get(key, lambda: self._update(spec, base_version))
 
     def _update(self, spec: Any, base_version: int) -> Any:
         """Run the first stage of the update, as the tasks of Spark do."""
-        store, tables = self.coordinator.store, self.coordinator.folded.tables
+        store, tables = self.driver.store, self.driver.folded.tables
 
         def read(table: str, start: int, rows: Any) -> Any:
             keys = rows["k"].to_pylist()
@@ -157,7 +168,15 @@ class Driver:
         at = self.coordinator
         return (self.lineage, at.endpoints.namespace, at.epoch, at.decisions.view.position)
 
-    def batch(self, batch_id: int, event: int, shape: Shape | None, *, drops: bool = False) -> int:
+    def batch(
+        self,
+        batch_id: int,
+        event: int,
+        shape: Shape | None,
+        *,
+        drops: Sequence[str] = (),
+        derives: bool = False,
+    ) -> int:
         """Commit one batch, unless it was decided before; return its version."""
         at, lineage = self.coordinator, LINEAGES[self.lineage or 0]
         offsets = f'[{{"topic":{{"0":{event}}}}}]'
@@ -166,33 +185,59 @@ class Driver:
         origin = context.origin(at.folded)
         before = replay_of(at.folded, origin)
         if before is None:
-            before = commit(at, self._barrier(origin, event, shape, offsets, drops=drops))
+            declared = self._build(shape, derives=derives)
+            before = commit(at, self._barrier(origin, event, shape, offsets, drops, declared))
         self._background()
         return before.version
 
+    def _build(self, shape: Shape | None, *, derives: bool) -> Mapping[str, Definition]:
+        """Build the derived table that is declared and that the log lacks; return what is declared."""
+        at = self.coordinator
+        if not derives or shape is None:
+            return {}
+        declared = {TOTALS: definition_of(shape)}
+        ids = {each.schema_id for each in at.folded.tables.values()}
+        known = at.store.schemas_of(sorted(ids))
+        schemas = {name: known[each.schema_id] for name, each in at.folded.tables.items()}
+        for name, definition in check_declared(declared, at.folded.tables, schemas).items():
+            if name in at.folded.tables:
+                commit(at, drop_barrier(at, name))
+            if definition.of in schemas:
+                commit(at, build_barrier(at, schemas, name, definition))
+        return declared
+
     def _barrier(
-        self, origin: Origin, event: int, shape: Shape | None, offsets: str, *, drops: bool
+        self,
+        origin: Origin,
+        event: int,
+        shape: Shape | None,
+        offsets: str,
+        drops: Sequence[str],
+        declared: Mapping[str, Definition],
     ) -> StateBarrier:
         schemas = {**SCHEMAS, **TIMEOUTS}
         if shape is not None:
             schemas["ref"] = schema_of(shape)
         rows: dict[str, Any] = {}
         if drops:
-            return self._typed(origin, rows, schemas, offsets, drops=frozenset({"ref"}))
+            existing = frozenset(name for name in drops if name in self.coordinator.folded.tables)
+            return self._typed(origin, rows, schemas, offsets, drops=existing)
         key = f"k{event % 2}"
         rows = {"seen": {str(event): {"n": event}}, "brief": {f"b{event % 2}": {"n": event}}}
         if shape is not None:
-            name, row = shape.row(f"r{(event + 1) % 2}", event)
+            name, row = shape.row(f"r{(event + 1) % 2}", event // 2)
             rows["ref"] = {name: row}
-        return self._typed(origin, rows, schemas, offsets, sums={key: event + 1})
+        return self._typed(origin, rows, schemas, offsets, {key: event + 1}, declared)
 
-    def load(self, token: str, shape: Shape, number: int, *, replace: bool) -> int:
+    def load(self, token: str, shape: Shape, number: int, *, replace: bool, derives: bool) -> int:
         """Write a load of one row of ``ref``."""
+        declared = self._build(shape, derives=derives)
         name, row = shape.row("y" if replace else "x", number)
         barrier = self._typed(
             LoadOrigin(token),
             {"ref": {name: row}},
             {"ref": schema_of(shape)},
+            definitions=declared,
             starts=frozenset({"ref"} if replace else ()),
         )
         version = commit(self.coordinator, barrier).version
@@ -200,7 +245,14 @@ class Driver:
         return version
 
     def _typed(
-        self, origin: Origin, rows: Any, schemas: Any, offsets: str = "", sums: Any = None, **more: Any
+        self,
+        origin: Origin,
+        rows: Any,
+        schemas: Any,
+        offsets: str = "",
+        sums: Any = None,
+        definitions: Mapping[str, Definition] = NONE_DECLARED,
+        **more: Any,
     ) -> StateBarrier:
         at = self.coordinator
         if "ref" in rows and "ref" in at.folded.tables and not more.get("starts"):
@@ -222,7 +274,8 @@ class Driver:
             parallelism=1,
             source_offsets=offsets,
             typed=schemas,
-            coordinator=at,
+            driver=at,
+            definitions=definitions,
             sums=sums or {},
             needs_visible_base=True,
             clock=at.clock,

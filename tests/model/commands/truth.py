@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 TIMEOUT_US = 64_000_000
 STEP_US = 1_000_000
+TOTALS = "totals"
+"""The derived table of ``ref``: by its value column, the number of rows and the least key."""
 TTL_US = 1_800_000_000
 LINEAGES = tuple(f"{number}a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11" for number in range(1, 10))
 
@@ -44,8 +46,23 @@ class Content(NamedTuple):
             tables={**self.tables, table: {**kept, **{key: (row, 0) for key, row in rows.items()}}}
         )
 
-    def without(self, table: str) -> Content:
-        return self._replace(tables={name: rows for name, rows in self.tables.items() if name != table})
+    def without(self, *tables: str) -> Content:
+        return self._replace(tables={name: rows for name, rows in self.tables.items() if name not in tables})
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is the derived table of ``ref``."""
+        return TOTALS in self.tables
+
+    def recounted(self, shape: Shape | None, *, derives: bool) -> Content:
+        """Return the content with the derived table of ``ref``, if there is one or the query declares it."""
+        if shape is None or not (derives or self.is_kept):
+            return self
+        groups: dict[Any, list[Any]] = {}
+        for key, (row, _) in self.tables["ref"].items():
+            groups.setdefault(row[shape.column], []).append(key)
+        totals = {at: ({"rows": len(keys), "least": min(keys)}, 0) for at, keys in groups.items()}
+        return self._replace(tables={**self.tables, TOTALS: totals})
 
 
 class Shape(NamedTuple):
@@ -124,6 +141,8 @@ class Truth(NamedTuple):
     """By namespace, of its newest backup: content, shape, event, lineage and first event."""
     exports: tuple[tuple[str, Content, Shape | None], ...] = ()
     loads: int = 0
+    derives: bool = False
+    """Whether the query declares the derived table."""
     aliases: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -159,7 +178,10 @@ def due_us(at_us: int) -> int:
 
 
 def after_batch(content: Content, shape: Shape | None, event: int, at_us: int) -> Content:
-    """Return the content after a batch: one row in each of some tables, and the keys that timed out."""
+    """Return the content after a batch: one row in each of some tables, and the keys that timed out.
+
+    Two batches write the same number into ``ref``: a group of the derived table has two rows, or one.
+    """
     key = f"k{event % 2}"
     tables = {name: dict(rows) for name, rows in content.tables.items()}
     dues = dict(content.dues)
@@ -167,7 +189,7 @@ def after_batch(content: Content, shape: Shape | None, event: int, at_us: int) -
     tables.setdefault("seen", {})[str(event)] = ({"n": event}, 0)
     tables.setdefault("brief", {})[f"b{event % 2}"] = ({"n": event}, at_us + TTL_US)
     if shape is not None:
-        name, row = shape.row(f"r{(event + 1) % 2}", event)
+        name, row = shape.row(f"r{(event + 1) % 2}", event // 2)
         tables.setdefault("ref", {})[name] = (row, 0)
     before = opened.get(key, ({"n": 0}, 0))[0]
     opened[key] = ({"n": before["n"] + event + 1}, 0)
@@ -177,6 +199,22 @@ def after_batch(content: Content, shape: Shape | None, event: int, at_us: int) -
         if other in opened:
             closed[other] = opened.pop(other)
     return Content(tables, dues, event)
+
+
+def builds(truth: Truth) -> bool:
+    """Whether the query's next version is one that builds the derived table."""
+    content = truth.here.content
+    return truth.derives and truth.here.shape is not None and "ref" in content.tables and not content.is_kept
+
+
+def built(truth: Truth, at_us: int) -> Truth:
+    """Let the query build the derived table, if its next version is that one."""
+    here = truth.here
+    if not builds(truth):
+        return truth
+    content = here.content.recounted(here.shape, derives=True)
+    time_us = max(at_us, here.time_us + 1)
+    return truth.with_space(truth.name, content=content, shown=True, before=None, time_us=time_us)
 
 
 def is_replay(truth: Truth) -> bool:
@@ -193,9 +231,11 @@ def batch(truth: Truth, at_us: int) -> Truth:
     after = truth._replace(event=event + 1)
     if is_replay(truth):
         return after.with_space(truth.name, shown=True)
+    space = built(truth, at_us).here
+    content = after_batch(space.content, space.shape, event, max(at_us, space.time_us + 1))
     return after.with_space(
         truth.name,
-        content=after_batch(space.content, space.shape, event, max(at_us, space.time_us + 1)),
+        content=content.recounted(space.shape, derives=truth.derives),
         event=event,
         generation=0,
         lineage=truth.lineage,

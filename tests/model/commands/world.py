@@ -39,6 +39,7 @@ from tidegate.committers import coordinator
 from tidegate.errors import BY_NAME, StoreRemovedError, TidegateError
 from tidegate.sinks.memory import aliases, store
 from tidegate.sinks.memory.namespace import MemoryNamespace
+from tidegate.spark.staging import derive, work
 from tidegate.wal import memory_log
 
 START_US = 1_800_000_000_500_000
@@ -83,6 +84,9 @@ class Time:
             cls.ids += 1
             return xxhash.xxh3_64_hexdigest(f"{cls.letter} {cls.ids}".encode())
 
+        def new_token(_: int) -> str:
+            return new_id(Clock())
+
         with (
             mock.patch.multiple(
                 Clock,
@@ -99,6 +103,8 @@ class Time:
             mock.patch.object(cli_app, "terminated_like_ctrl_c", contextlib.nullcontext),
             mock.patch.object(cli_app, "command", _commands.setdefault("command", _cached(cli_app.command))),
             mock.patch.object(tempfile, "tempdir", _fast()),
+            mock.patch.object(work, "secrets", mock.Mock(token_hex=new_token)),
+            mock.patch.object(derive, "secrets", mock.Mock(token_hex=new_token)),
             answers.kept(cls),
         ):
             yield

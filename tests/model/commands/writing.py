@@ -13,6 +13,8 @@ from model.commands.seen import readable, same
 from model.commands.truth import Content, Shape, Space, Truth
 from model.commands.world import Outcome, Time, World
 
+DECLARE = f"give the sink table {truths.TOTALS}"
+
 
 def always(_: World) -> bool:
     return True
@@ -38,11 +40,15 @@ def query(
     event: int | None = None,
     lineage: int | None = None,
     first: int | None = None,
-    drops: bool = False,
+    drops: tuple[str, ...] = (),
+    derives: bool | None = None,
     shape: Shape | None = None,
     then: Callable[[Driver], object] = lambda _: None,
 ) -> Outcome:
-    """Start the query, give its next batch, and stop it; the driver stays as a zombie."""
+    """Start the query, give its next batch, and stop it; the driver stays as a zombie.
+
+    A refusal that names a derived table is followed: the query declares it.
+    """
     known = world.truth
     event = known.event if event is None else event
     lineage = known.lineage if lineage is None else lineage
@@ -55,24 +61,44 @@ def query(
 
     def run() -> None:
         driver = Driver.opened(world.wal, world.urls, name or known.name, lineage, **options)
-        driver.batch(event - first, event, shape, drops=drops)
+        declares = world.truth.derives if derives is None else derives
+        driver.batch(event - first, event, shape, drops=drops, derives=declares)
         then(driver)
         world.drivers = (*world.drivers[-1:], driver)
 
-    return world.attempt(run)
+    return _declared(world, lambda: world.attempt(run)) if derives is None else world.attempt(run)
+
+
+def _declared(world: World, call: Callable[[], Outcome]) -> Outcome:
+    """Call; if the refusal names a derived table that the program does not declare, declare it, and again."""
+    outcome = call()
+    if DECLARE not in outcome.text or world.truth.derives:
+        return outcome
+    world.truths = tuple(each._replace(derives=True) for each in world.truths)
+    return call()
 
 
 def batched(truth: Truth, world: World, _: Outcome) -> Truth:
     return truths.batch(truth, Time.us)
 
 
-def dropped(truth: Truth, world: World, _: Outcome) -> Truth:
+def dropped(truth: Truth, world: World, _: Outcome, *tables: str) -> Truth:
     here, event = truth.here, truth.event
     if truths.is_replay(truth):
         return truths.batch(truth, Time.us)
-    content = here.content.without("ref")._replace(event=event)
-    changed = {"content": content, "shape": None, "event": event, "generation": 0, "lineage": truth.lineage}
+    content = here.content.without(*tables)._replace(event=event)
+    shape = None if "ref" in tables else here.shape
+    changed = {"content": content, "shape": shape, "event": event, "generation": 0, "lineage": truth.lineage}
     return truth._replace(event=event + 1).with_space(truth.name, shown=True, **changed)
+
+
+def derived(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    return batched(truth._replace(derives=True), world, outcome)
+
+
+def underived(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    after = dropped(truth, world, outcome, truths.TOTALS)
+    return after._replace(derives=truths.is_replay(truth))
 
 
 OTHER_GROUPS, OTHER_KEY = Shape("string", "n", 1), Shape("int", "m")
@@ -96,17 +122,18 @@ def load(world: World, *, replace: bool) -> Outcome:
 
     def run() -> None:
         driver = Driver.opened(world.wal, world.urls, known.name, None)
-        driver.load(f"load-{known.loads}", shape or Shape(), known.loads, replace=replace)
+        token, derives = f"load-{known.loads}", world.truth.derives
+        driver.load(token, shape or Shape(), known.loads, replace=replace, derives=derives)
 
-    return world.attempt(run)
+    return _declared(world, lambda: world.attempt(run))
 
 
 def loaded(truth: Truth, _: World, __: Outcome, *, replace: bool) -> Truth:
-    here = truth.here
+    here = truths.built(truth, Time.us).here
     shape = here.shape or Shape()
     key, row = shape.row("y" if replace else "x", truth.loads)
     content = here.content.with_rows("ref", {key: row}, replace=replace)
-    truth = truth._replace(loads=truth.loads + 1)
+    truth, content = truth._replace(loads=truth.loads + 1), content.recounted(shape, derives=truth.derives)
     return truth.with_space(truth.name, content=content, shape=shape, shown=True)
 
 
@@ -118,7 +145,7 @@ def zombie(world: World) -> Outcome:
     batch_id = 0 if decided is None else decided[1] + 1
     event = batch_id + known.first
     space = known.spaces.get(at.endpoints.namespace, Space())
-    outcome = world.attempt(lambda: driver.batch(batch_id, event, space.shape))
+    outcome = world.attempt(lambda: driver.batch(batch_id, event, space.shape, derives=known.derives))
     return dataclasses.replace(outcome, json=event)
 
 
@@ -142,6 +169,7 @@ def restored(truth: Truth, world: World, _: Outcome, *, reprocess: bool = False)
     here, at = truth.here, (world.uuid_of(truth.name), older(world))
     content, shape = here.versions.get(at) or world.truth.here.versions[at]  # what readers saw is a fact
     emptied: dict[str, dict[Any, Any]] = {name: {} for name in here.content.tables}  # and not dropped
+    emptied.pop(truths.TOTALS, None)  # that one is dropped
     content = content._replace(tables={**emptied, **content.tables})
     truth = truth.with_space(truth.name, content=content, shape=shape or here.shape, shown=True)
     if not reprocess:
@@ -170,7 +198,7 @@ def imported(truth: Truth, *__: object) -> Truth:
     here = truth.here
     tables = {**here.content.tables, **content.tables}
     dues = content.dues if "open" in content.tables else here.content.dues
-    merged = Content(tables, dues, here.content.event)
+    merged = Content(tables, dues, here.content.event).recounted(shape or here.shape, derives=False)
     truth = truth._replace(loads=truth.loads + 1)
     return truth.with_space(truth.name, content=merged, shape=shape or here.shape, shown=True)
 

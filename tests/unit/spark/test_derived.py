@@ -1,6 +1,6 @@
 """Derived tables without Spark: at every version each is the aggregation of all rows of its base.
 
-The barrier here hands rows to staging tasks and parts to second tasks as a Spark job does, by the same code.
+``KeepingBarrier`` hands rows to staging tasks and parts to second tasks as a Spark job does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,23 +23,20 @@ import xxhash
 
 import tidegate
 from support.cli import done, run
+from support.keeping_barrier import KeepingBarrier
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.repair.derive import build_barrier, differences, drop_barrier
 from tidegate.errors import BadRecordError, ConfigError, ConflictError, CorruptError
-from tidegate.keys.groups import task_of
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
-from tidegate.sinks.cache.in_flight import ALL_VISIBLE
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.calls.records import Call
 from tidegate.spark.staging.declared import Derived
-from tidegate.spark.staging.derive import Deltas, DerivedWork, derive, received
 from tidegate.spark.staging.derived_parts import packed, parts_of, unpacked
 from tidegate.spark.staging.links import StateLinks
-from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import ChangedTable, NewerTable
 from tidegate.spark.state.cache import cache_place
 from tidegate.spark.state.merge import PatchedTable
@@ -156,75 +152,7 @@ def of_order(each, entries):
     return entries[-1][-1] if entries else None
 
 
-# -- a barrier with derived tables ----------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class KeepingBarrier(TypedBarrier):
-    """Rows of several tables, some merged with their state, and the derived tables of their base."""
-
-    driver: Any = None
-    definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    merges: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    cache: Any = None
-    """The caches of state that hold at the base version."""
-    reads: list[Any] = dataclasses.field(default_factory=list)
-    """How the staging tasks read their state."""
-    runs_again: Sequence[int] = ()
-    """Staging tasks that run twice: some second tasks get the output of the one run, others of the other."""
-
-    def __post_init__(self):
-        of = self.definitions
-        self.made = {name: derived_table(name, of[name], self.typed[of[name].of]) for name in of}
-        self.rows = {**self.rows, **{name: {} for name in self.made}}
-        self.typed = {**self.typed, **{name: table.schema for name, table in self.made.items()}}
-        self.derived = frozenset(self.made)
-        of_starts = {name for name, of in self.definitions.items() if of.of in self.starts}
-        self.starts = self.starts | of_starts
-
-    def stage(self, spec, base_version):
-        tables = self.driver.folded.tables
-        start = {name: tables[name].start if name in tables else 0 for name in self.tables}
-        names = [*self.tables]
-        works = []
-        for name, table in self.made.items():
-            of = table.definition.of
-            schema = self.typed[of]
-            key = tuple(schema.key_types), tuple(column.name for column in schema.key)
-            at = names.index(name), start[name], names.index(of), start[of]
-            works.append(DerivedWork(table, *at, *key, name in self.starts))
-        merged = {n: make(names, start) for n, make in enumerate(self.merges.values())}
-        bases = sorted({work.base for work in works})
-        work = StageWork(
-            None, spec, merged, base_version, ALL_VISIBLE, self.parallelism, self.cache, bases, tuple(works)
-        )
-        self.strides = {}
-        staged = [self._run(work, task) for task in range(self.parallelism)]
-        again = {task: self._run(work, task) for task in self.runs_again}
-        acks = []
-        for task in range(self.parallelism):
-            mine = [
-                part
-                for number, output in enumerate(staged)
-                for part in self._sent(again[number] if number in again and task else output, task)
-            ]
-            got = received(mine, self.parallelism)
-            self.reads += [got.ack.state] if got.ack.state is not None else []
-            read = work.state_at(self.driver.store, lambda: self.log, task)
-            acks.append(derive(got.ack, got.parts, works, read, spec, self.log))
-        return acks
-
-    def _run(self, work, task):
-        deltas = Deltas(work.derived, work.spec)
-        ack = work.run(
-            self.batches(task), self.log, lambda: self.driver.store, lambda: self.log, task, 0, "h", deltas
-        )
-        return list(deltas.rows(ack, work.tasks))
-
-    def _sent(self, output, task):
-        for part in output:
-            owners = [task_of(group, self.parallelism, self.key_groups) for group in part["g"].to_pylist()]
-            yield part.filter(pa.array([owner == task for owner in owners], pa.bool_()))
+# -- a namespace with derived tables ---------------------------------------------------------------------
 
 
 class Shop(Example):
@@ -482,7 +410,9 @@ def test_the_log_has_the_definition_and_refuses_a_writer_that_forgets_it(shop):
     orders = orders.reopen()
     names = "customers", "days", "ids", "open", "ranks"
     assert bases(orders.driver.folded.tables) == dict.fromkeys(names, "orders")
-    with pytest.raises(ConfigError, match="this version writes orders by itself"):
+    with pytest.raises(
+        ConfigError, match="orders by itself: nothing was staged; give the sink table customers"
+    ):
         orders.write({"orders": {1: msgspec.to_builtins(msgspec.json.decode(simple("bob")))}})
     with pytest.raises(ConfigError, match="drops the one"):
         orders.write({}, drops=frozenset({"orders"}))
@@ -753,9 +683,10 @@ def test_an_import_of_one_of_both_is_refused(shop, tmp_path, table):
     orders.close()
     command(orders, "export", str(tmp_path / "export"), "--table", table, wal=False)
     told = run("import", str(tmp_path / "export"), "--yes", "--force", *orders.at)
-    why = {"orders": "writes orders by itself", "customers": "from table orders, which the export lacks"}[
-        table
-    ]
+    both = (
+        "writes orders by itself: nothing was staged; export and import tables orders and customers together"
+    )
+    why = {"orders": both, "customers": "from table orders, which the export lacks"}[table]
     assert (told.exit_code, why in told.output) == (2, True), told.output
 
 
@@ -765,7 +696,8 @@ def test_a_column_is_not_renamed(shop, names):
     orders.keep({1: simple("ada")})
     orders.close()
     told = run("schema", "rename", *names, "--force", *orders.at)
-    assert (told.exit_code, f"writes {names[0]} by itself" in told.output) == (2, True), told.output
+    why = f"writes {names[0]} by itself: nothing was staged; to rename a column, drop table customers"
+    assert (told.exit_code, why in told.output) == (2, True), told.output
 
 
 # -- every way into a table is known --------------------------------------------------------------------
