@@ -8,6 +8,7 @@ from typing import Any
 from tidegate.base.names import DERIVE_TOKEN, own_token
 from tidegate.committers.barrier import stride_here
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier, changes_of_one_table
 from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry, Finding
@@ -83,8 +84,10 @@ def build_barrier(
     """Return the barrier of the version that builds a derived table from all rows of its base.
 
     The last version is visible, and ``schemas`` are those of its tables. In memory: the groups. Raises:
-    ConfigError: the definition does not fit. BadRecordError: a value of a group does not.
+    ConfigError: the definition does not fit. BadRecordError: a value of a group does not. FencedError: a
+    newer driver runs, which may have retired that version.
     """
+    claim_epoch(coordinator)
     store, state = coordinator.store, coordinator.folded
     base = schemas[definition.of]
     table = derived_table(name, definition, base)

@@ -145,12 +145,13 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
         has_log = truth.here.content.event >= 0 and "gone" not in truth.here.damaged
         ways = ("continue", "again", "new") if has_log else ("new",)
         ends = [Outcome(0, "", json.dumps({"way": way})) for way in ways]
-    if name in WRITES and truths.builds(truth):  # it was killed between its two versions
-        yield from _after_kill(truths.built(truth, Time.us), world, name)
-        yield truths.built(truth, Time.us)
     names = () if name in ELSEWHERE else ("restore", "rewind") if name == "rewind" else (name,)
-    for each, end in itertools.product(names, ends):  # of a rewind the second record may be missing
-        after = LETTERS[each].then(truth, world, end).as_known_to(truth)
+    # Of a rewind the second record may be missing.
+    ways = [LETTERS[each].then(truth, world, end) for each, end in itertools.product(names, ends)]
+    if name in WRITES and truths.builds(truth):  # it may have been killed between its two versions
+        ways.append(truths.built(truth, Time.us))
+        yield from _after_kill(ways[-1], world, name)
+    for after in (each.as_known_to(truth) for each in ways):
         spaces = dict(after.spaces)
         for at, space in spaces.items():
             had = truth.spaces.get(at, Space(shown=False))
