@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from tidegate.spark.staging.derived_parts import (
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.reduce import ReducedColumn, arrow_type, parse_state
 from tidegate.wal.record import Definition
-from tidegate.wal.staging.acks import Ack, Refusal, decode_ack, encode_ack
+from tidegate.wal.staging.acks import Ack, CallShare, Refusal, decode_ack, encode_ack
 from tidegate.wal.staging.changelog import Staging, stage_task
 from tidegate.wal.staging.derived import STAGING_RUN, DerivedTable
 from tidegate.wal.staging.derived_order import Order
@@ -69,7 +70,7 @@ KEPT_ROWS = 100_000
 class DerivedWork:
     """A derived table in a version: indexes and starts at the base version of it and of its base.
 
-    ``is_new``: the version makes it again, from its own rows alone.
+    ``is_new``: the version makes it again, from its own rows alone. ``step`` is the number of its step.
     """
 
     table: DerivedTable
@@ -80,6 +81,7 @@ class DerivedWork:
     base_key_types: tuple[str, ...]
     base_key: tuple[str, ...]
     is_new: bool
+    step: int
 
     @property
     def base(self) -> str:
@@ -328,13 +330,15 @@ def derive(
     # A row here is all of a group: none is left out or set aside.
     spec = msgspec.structs.replace(spec, quarantine=None, stored=True)
     attempt = f"d{ack.task_attempt}-{secrets.token_hex(4)}"
+    shares: list[CallShare] = []
     try:
-        rows = _sorted(_rows(by_table, works, read))
+        rows = _sorted(_rows(by_table, works, read, shares))
         more = stage_task(rows, spec, log, task=ack.task, task_attempt=attempt, host=ack.host)
     except CorruptError as error:
         return _refused(ack, error, spec)
+    frames, calls = ack.frames + more.frames, (*ack.calls, *shares)
     return msgspec.structs.replace(
-        ack, frames=ack.frames + more.frames, rows=ack.rows + more.rows, refusal=more.refusal
+        ack, frames=frames, rows=ack.rows + more.rows, refusal=more.refusal, calls=calls
     )
 
 
@@ -343,10 +347,13 @@ def _refused(ack: Ack, error: TidegateError, spec: StageSpec) -> Ack:
     return msgspec.structs.replace(ack, refusal=refusal)
 
 
-def _rows(by_table: dict[int, list[Any]], works: Sequence[DerivedWork], read: ReadState) -> Iterator[Any]:
+def _rows(
+    by_table: dict[int, list[Any]], works: Sequence[DerivedWork], read: ReadState, shares: list[CallShare]
+) -> Iterator[Any]:
+    """Yield the groups' new rows, table by table. ``shares`` gets the task's share of each table's step."""
     chunks = ReadChunks()
     for work in works:
-        table = work.table
+        table, begun, number, size = work.table, time.monotonic(), 0, 0
         received, entries = (by_table.get(index, []) for index in (work.index, ENTRIES - work.index))
         changes = changes_of(table, entries)
         ordered = _totals_by_group(table, received, entries).sort_by([("g", "ascending"), ("k", "ascending")])
@@ -365,7 +372,11 @@ def _rows(by_table: dict[int, list[Any]], works: Sequence[DerivedWork], read: Re
                 ]
                 columns = [rows["g"], index, rows["k"], pa.array(values, pa.binary())]
                 made = pa.record_batch(columns, schema=CHANGES)
-                yield made.filter(made["v"].is_valid())
+                made = made.filter(made["v"].is_valid())
+                number += len(made)
+                size += sum(pc.sum(pc.binary_length(made[name])).as_py() or 0 for name in "kv")
+                yield made
+        shares.append(CallShare(work.step, number, size, time.monotonic() - begun))
 
 
 def _totals_by_group(table: DerivedTable, totals: Sequence[Any], entries: Sequence[Any]) -> Any:

@@ -132,8 +132,8 @@ class SparkBarrier:
 
     @property
     def named_calls(self) -> tuple[NamedCall, ...]:
-        """The calls as steps of the version."""
-        return tuple(
+        """The calls as steps of the version, and the derived tables after them."""
+        calls = [
             NamedCall(
                 call.step,
                 call.kind,
@@ -141,7 +141,9 @@ class SparkBarrier:
                 call.parallelism if isinstance(call, LocalState) else None,
             )
             for call in self.calls
-        )
+        ]
+        derived = [NamedCall(f"derive.{each.name}", "derive", (each.name,)) for each in self.planned.tables]
+        return (*calls, *derived)
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage by the job, or in the driver; return one ack per task (of the job's those that
@@ -195,10 +197,13 @@ class SparkBarrier:
                 ),
                 *sorted({table.definition.of for table in self.planned.tables}),
             ),
-            derived=tuple(map(self._derived, self.planned.tables)),
+            derived=tuple(
+                self._derived(table, number)
+                for number, table in enumerate(self.planned.tables, len(self.calls))
+            ),
         )
 
-    def _derived(self, table: DerivedTable) -> DerivedWork:
+    def _derived(self, table: DerivedTable, step: int) -> DerivedWork:
         base = table.definition.of
         schema = self.tables[base].schema
         return DerivedWork(
@@ -210,6 +215,7 @@ class SparkBarrier:
             tuple(schema.key_types),
             tuple(column.name for column in schema.key),
             table.name in self.planned.starts,
+            step,
         )
 
     def _by_job(self, work: StageWork) -> list[Ack]:

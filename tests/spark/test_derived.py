@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from decimal import Decimal
@@ -140,6 +141,23 @@ def test_every_version_is_the_aggregation_of_its_base(stream, commit):
     streams.commit(sink.each(write), *batches, batches[-1])  # the last file is delivered again
     sink.close()
     assert check(streams) == 12
+    before: dict = {}
+    for version, steps in steps_of(streams):
+        now = streams.rows("customers", version)
+        if KINDS[(version - 1) % len(KINDS)] == "replace":
+            before = {}  # it begins without rows
+        changed = sum(before.get(key) != now.get(key) for key in before.keys() | now.keys())
+        step = steps["derive.customers"]
+        assert changed <= step["rows"] <= len(before.keys() | now.keys()), version
+        assert (step["tables"], step["frames"] > 0) == (["customers"], step["rows"] > 0)
+        before = now
+
+
+def steps_of(streams):
+    """Each version's steps by name."""
+    where = "--namespace", "flights", "--store", streams.store, *streams.log.words
+    versions = json.loads(done("history", "--steps", "--json", *where))
+    return [(each["version"], {step["name"]: step for step in each["steps"]}) for each in versions]
 
 
 def test_apply_changes_and_loads_and_a_late_declaration(stream, spark):

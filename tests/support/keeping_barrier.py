@@ -52,7 +52,7 @@ class KeepingBarrier(TypedBarrier):
             schema = self.typed[of]
             key = tuple(schema.key_types), tuple(column.name for column in schema.key)
             at = names.index(name), start[name], names.index(of), start[of]
-            works.append(DerivedWork(table, *at, *key, name in self.starts))
+            works.append(DerivedWork(table, *at, *key, name in self.starts, len(works)))
         merged = {n: make(names, start) for n, make in enumerate(self.merges.values())}
         bases = sorted({work.base for work in works})
         work = StageWork(

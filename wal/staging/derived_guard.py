@@ -53,8 +53,8 @@ def check_derived(
 ) -> None:
     """Refuse a version after which a derived table would not be the aggregation of its base.
 
-    ``tables`` are those that it writes, ``origin`` is its own. ``ttl_us`` returns the time to live of a table,
-    0 without one. Raises: ConfigError: it would not be, or rows expire; nothing was staged.
+    ``tables`` are those that it writes, ``origin`` is its own. ``ttl_us`` returns a table's time to live, 0
+    without one. Raises: ConfigError: it would not be, or rows expire; nothing was staged.
     """
     existing = {name: of for name, of in bases(state.tables).items() if name not in drops}
     made = {name: table.schema.derived.of for name, table in tables.items() if table.schema.derived}
