@@ -12,7 +12,7 @@ import random
 import msgspec
 
 from tidegate.torture.history import events
-from tidegate.torture.history.files import digest_of
+from tidegate.torture.history.files import canonical, digest_of
 
 NAMESPACE = "made"
 KEYS = [f"k{at}" for at in range(6)]
@@ -78,6 +78,10 @@ def fold(state, changes):
             for name, number in numbers.items():
                 row[name] = row.get(name, 0) + number if name == "n" else max(row.get(name, number), number)
             table[key] = row
+    for change in changes:
+        if change.counts:
+            values = [canonical(value).decode() for value in state.get(change.counts, {}).values()]
+            state[change.table] = {value: {"n": values.count(value)} for value in values}
     return state
 
 
@@ -170,6 +174,7 @@ class Made:
         if self.random.random() < 0.5:
             numbers = {self.random.choice(SUMS): {"n": number * 1_000, "most": number}}
             made.append(events.Change(table="sums", reduce=numbers, reducers={"n": "sum", "most": "max"}))
+        made.append(events.Change(table="counts", counts="rows"))
         self.random.shuffle(made)
         return made
 
@@ -387,7 +392,7 @@ class Made:
 
     def answer(self, client, snapshot, version):
         """A look-up or a scan."""
-        table = self.random.choice(["rows", "rows", "lists", "sums"])
+        table = self.random.choice(["rows", "rows", "lists", "sums", "counts"])
         began = self.began()
         if self.random.random() < 0.4:
             event = events.Scanned(
@@ -400,7 +405,9 @@ class Made:
                 content={} if self.random.random() < 0.5 else None,
             )
         else:
-            keys = {"rows": KEYS, "lists": LISTS, "sums": SUMS}[table]
+            near = self.states[max(version - 1, 0) : version + 1]
+            counted = sorted({key for state in near for key in state.get("counts", {})}) or ["0"]
+            keys = {"rows": KEYS, "lists": LISTS, "sums": SUMS, "counts": counted}[table]
             keys = self.random.sample(keys, self.random.randint(1, len(keys)))
             event = events.Read(
                 client=client.number, snapshot=snapshot, table=table, began=began, absent=keys

@@ -252,6 +252,38 @@ def test_scans_by_digest_and_by_content(tmp_path):
     assert broken(tmp_path, *begin, scanned(a=1), scanned(a=1, c={"n": 1})) == {"repeatable"}
 
 
+COUNTS = events.Change(table="t_values", counts="t")
+
+
+def counted(absent=(), **found):
+    found = {key.lstrip("_"): {"n": number} for key, number in found.items()}
+    return events.Read(client=1, snapshot=1, table="t_values", found=found, absent=list(absent), began=0)
+
+
+def test_a_derived_table_is_recounted_at_each_version(tmp_path):
+    begin = [offered(1, 0, COUNTS, rows(a=1, b=1, c=2)), returned(1, 1)]
+    begin += [offered(2, 1, rows(a=2, d=3), COUNTS), returned(2, 2)]
+    first, second = [*begin[:2], held(1), read(a=1)], [*begin, held(2), read(a=2)]
+    assert broken(tmp_path, *first, counted(_1=2, _2=1, absent=["3"])) == set()
+    assert broken(tmp_path, *second, counted(_1=1, _2=2, _3=1)) == set()
+    assert broken(tmp_path, *first, counted(_1=3)) == {"ghost"}
+    assert broken(tmp_path, *first, counted(absent=["2"])) == {"atomic"}
+    assert broken(tmp_path, *second, counted(_1=2)) == {"atomic"}, "as it was before"
+    assert broken(tmp_path, *second, counted(absent=["3"])) == {"atomic"}
+    assert broken(tmp_path, *first, counted(_3=1)) == {"ghost"}
+    scan = scanned({"1": {"n": 1}, "2": {"n": 2}}, **{"1": {"n": 1}, "2": {"n": 2}})
+    scan.table = "t_values"
+    assert broken(tmp_path, *second, scan) == {"atomic"}, "a group is missing"
+
+
+@pytest.mark.parametrize("last", [rows(a=None), events.Change(table="t", replace=True, rows={"b": 2})])
+def test_a_group_without_rows_is_gone(tmp_path, last):
+    begin = [offered(1, 0, rows(a=1, b=2), COUNTS), returned(1, 1), offered(2, 1, last, COUNTS)]
+    begin += [returned(2, 2), held(2)]
+    assert broken(tmp_path, *begin, read(b=2), counted(_2=1, absent=["1"])) == set()
+    assert broken(tmp_path, *begin, read(b=2), counted(_1=1)) == {"resurrected"}
+
+
 def test_numbers_and_truth_are_not_the_same(tmp_path):
     begin = [offered(1, 0, rows(a=1)), returned(1, 1), held(1)]
     assert broken(tmp_path, *begin, read(a=True)) == {"ghost"}

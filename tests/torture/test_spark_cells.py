@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import threading
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tidegate.base import failpoints
 from tidegate.errors import ConfigError
 from tidegate.torture import run
-from tidegate.torture.cell.readers import _value
+from tidegate.torture.cell.readers import Notes, Plan, _value
 from tidegate.torture.driver.faults import FAULTS, SPARK, WITH_SPARK
 from tidegate.torture.driver.side_work import side_work_at
 from tidegate.torture.driver.workloads import (
@@ -18,11 +19,12 @@ from tidegate.torture.driver.workloads import (
     WORKLOADS,
     changes_of,
     decoded,
+    derived_of,
     encoded,
     rows_after,
 )
-from tidegate.torture.history.events import Fault
-from tidegate.torture.history.files import boot_id, read_file
+from tidegate.torture.history.events import Fault, Scanned
+from tidegate.torture.history.files import Recorder, boot_id, read_file
 from tidegate.torture.run import torture
 from tidegate.torture.schedule import (
     FINISHES,
@@ -167,6 +169,19 @@ def test_a_restart_leaves_the_files_of_earlier_batches(tmp_path):
 )
 def test_a_reader_takes_the_value_out_of_its_column(value):
     assert _value(value) == {"balance": 1}
+
+
+def test_a_reader_looks_up_the_values_that_a_base_had(tmp_path):
+    given = {"where": None, "folder": "", "name": "r", "seed": "s", "seconds_max": 1.0}
+    plan = Plan(**given, workloads=("bank",), derived=derived_of(["bank"]))
+    with Recorder(tmp_path, "r", role="reader") as recorder:
+        notes = Notes("pinned", plan, recorder, threading.Event())
+        assert notes.asked("bank_values") == [""]
+        notes.read("bank", [b"a1", b"a2"], {b"a1": {VALUE: '{"balance":1}'}}, began=0)
+        assert set(notes.asked("bank_values")) == {"", '{"balance":1}'}
+        notes.scanned("bank_values", {'{"balance":1}': {"n": 1}}, began=0)
+    (scan,) = (line.event for line in read_file(tmp_path / "r.jsonl") if isinstance(line.event, Scanned))
+    assert scan.content == {'{"balance":1}': {"n": 1}}
 
 
 # -- faults of processes -----------------------------------------------------------------------------------

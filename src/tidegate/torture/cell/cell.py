@@ -27,6 +27,7 @@ from tidegate.torture.driver.driver import AGED_BATCHES, FAILED
 from tidegate.torture.driver.faults import CLOCK_STEPS_S, EVICTIONS, KILLS, OUTSIDE, TOPOLOGY
 from tidegate.torture.driver.side_work import FOLLOWS, TIDIES
 from tidegate.torture.driver.timeouts import ERRORS, MORE_TIME, NAMES, reason
+from tidegate.torture.driver.workloads import derived_of
 from tidegate.torture.history.events import Asked, Done, Fault, Raised
 from tidegate.torture.history.files import Recorder
 from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
@@ -158,13 +159,16 @@ class CellRun:
             name=readers.NAME,
             seed=f"{self._setting.seed}-{self._cell}",
             workloads=self._workloads,
+            derived={} if self._applications is None else derived_of(self._workloads),
             seconds_max=self._setting.deadline_s,
         )
         if self._shape.old:
             self.must_end(self._drive(ages=True), 0)
         looking = [self.start(readers.main, _json(plan), readers.NAME)]
         if self._setting.reader:
-            own = msgspec.structs.replace(plan, name=outside_reader.NAME, reader=self._setting.reader)
+            own = msgspec.structs.replace(
+                plan, name=outside_reader.NAME, derived={}, reader=self._setting.reader
+            )
             looking.append(self.start(outside_reader.main, _json(own), own.name))
         first = self._drive(disturbed=True)
         if self._sleeps:

@@ -9,6 +9,7 @@ has its own client, on a thread of its own. At the end each reads once more.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import faulthandler
 import random
@@ -32,7 +33,7 @@ from tidegate.torture.driver import workloads
 from tidegate.torture.driver.driver import Where
 from tidegate.torture.driver.side_work import SECOND
 from tidegate.torture.driver.timeouts import HUNG
-from tidegate.torture.driver.workloads import VALUE, decoded
+from tidegate.torture.driver.workloads import VALUE, decoded, encoded
 from tidegate.torture.history.events import (
     Connected,
     Failed,
@@ -56,11 +57,14 @@ BEHIND_VERSIONS, BEHIND_S = 3, 1.5
 """The reader ``behind`` waits for this number of versions, but no longer than this time."""
 REFUSED_MAX = 1_000
 """The largest number of connections that a reader makes after errors."""
+VALUES_MAX = 40
+"""The number of the last values seen of a base that are looked up as keys of its derived table."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of a process of readers. It ends by itself after ``seconds_max``.
 
+    ``derived``: derived tables by name, each with its base. ``behind`` reads none of them.
     ``reader``: the command of a reader of the user's own (``cell/outside_reader.py``).
     """
 
@@ -70,6 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: str
     workloads: tuple[str, ...]
     seconds_max: float
+    derived: dict[str, str] = {}
     reader: str = ""
 
 
@@ -130,6 +135,8 @@ class Notes:
         self.kind, self.plan, self.recorder, self.ending = kind, plan, recorder, ending
         self.chance = random.Random(f"{plan.seed}-{kind}")
         self.client = 0
+        self.tables = [*plan.workloads, *plan.derived]
+        self._values = {table: collections.deque([""], VALUES_MAX) for table in self.tables}
         self.last = self.through = False
         self._tries_left, self._refusals_left = LAST_TRIES, REFUSED_MAX
 
@@ -179,18 +186,23 @@ class Notes:
             )
         )
 
-    def asked(self, table: str) -> list[bytes]:
-        """Choose the keys of one look-up: all, or some."""
-        keys = KEYS[table]
+    def asked(self, table: str) -> list[Any]:
+        """Choose the keys of one look-up: all, or some. Those of a derived table are values of its base."""
+        base = self.plan.derived.get(table)
+        keys = KEYS[table] if base is None else list(dict.fromkeys(self._values[base]))
         if self.chance.random() < 0.5:
-            keys = self.chance.sample(keys, 3)
-        return [key.encode() for key in keys]
+            keys = self.chance.sample(keys, min(3, len(keys)))
+        return [key.encode() for key in keys] if base is None else keys
 
-    def read(
-        self, table: str, keys: list[bytes], rows: dict[bytes, Any], began: int, snapshot: int = 0
-    ) -> None:
-        values = {key.decode(): _value(value) for key, value in rows.items()}
-        absent = sorted(key.decode() for key in keys if key not in rows)
+    def _noted(self, table: str, rows: dict[Any, Any]) -> dict[str, Any]:
+        """Return rows as the history has them. Keys are bytes, those of derived tables texts."""
+        values = {_text(key): _value(value) for key, value in rows.items()}
+        self._values[table].extend(encoded(value).decode() for value in values.values())
+        return values
+
+    def read(self, table: str, keys: list[Any], rows: dict[Any, Any], began: int, snapshot: int = 0) -> None:
+        values = self._noted(table, rows)
+        absent = sorted(_text(key) for key in keys if key not in rows)
         event = Read(
             client=self.client, table=table, began=began, snapshot=snapshot, found=values, absent=absent
         )
@@ -207,10 +219,10 @@ class Notes:
         self.recorder.note(SnapshotClosed(client=self.client, snapshot=snapshot))
 
     def chosen_tables(self) -> list[str]:
-        return self.chance.sample(self.plan.workloads, min(3, len(self.plan.workloads)))
+        return self.chance.sample(self.tables, min(3, len(self.tables)))
 
-    def scanned(self, table: str, rows: dict[bytes, Any], began: int, snapshot: int = 0) -> None:
-        content = {key.decode(): _value(value) for key, value in rows.items()}
+    def scanned(self, table: str, rows: dict[Any, Any], began: int, snapshot: int = 0) -> None:
+        content = self._noted(table, rows)
         digest = digest_of(content.items())
         self.recorder.note(
             Scanned(
@@ -225,9 +237,13 @@ class Notes:
         )
 
 
+def _text(key: str | bytes) -> str:
+    return key if isinstance(key, str) else key.decode()
+
+
 def _value(value: Any) -> Any:
     """Decode the value of a table of bytes, or of one that Spark wrote; given as the bytes, or as a row."""
-    if isinstance(value, dict) and VALUE not in value:
+    if isinstance(value, dict) and value.keys() == {"value"}:
         value = value["value"]
     row = value if isinstance(value, dict) else decoded(value)
     of_spark = isinstance(row, dict) and row.keys() == {VALUE}
@@ -310,12 +326,12 @@ class Reader(Notes):
     def _latest(self, gate: Any) -> None:
         began = self.recorder.now()
         self.looked(gate.version(), began)
-        table = self.chance.choice(self.plan.workloads)
+        table = self.chance.choice(self.tables)
         keys, began = self.asked(table), self.recorder.now()
         self.read(table, keys, gate.table(table).get_many(keys), began)
 
     def _scan(self, gate: Any) -> None:
-        table, began = self.chance.choice(self.plan.workloads), self.recorder.now()
+        table, began = self.chance.choice(self.tables), self.recorder.now()
         self.scanned(table, dict(gate.table(table).scan()), began)
 
     def _pinned(self, gate: Any) -> None:

@@ -101,6 +101,11 @@ def changes_of(names: Iterable[str], seed: str, batch: int, salt: int = 0) -> li
     return [WORKLOADS[name](random.Random(f"{seed}-{batch}-{salt}-{name}"), batch) for name in names]
 
 
+def derived_of(names: Iterable[str]) -> dict[str, str]:
+    """Map derived tables to their bases: the number of rows by value. Drivers with Spark declare them."""
+    return {f"{name}_values": name for name in names}
+
+
 # -- from changes to rows ------------------------------------------------------------------------------
 
 

@@ -70,7 +70,8 @@ class Change(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fi
 
     ``replace`` empties the table first. ``rows`` sets values, null deletes. ``append`` adds items to the end
     of a list. ``reduce`` combines numbers by column with the existing ones, as ``reducers`` names it for each
-    column: "sum", "min" or "max".
+    column: "sum", "min" or "max". ``counts`` names another table, without any other field: the rows are the
+    numbers of that table's rows by value, ``{"n": 2}`` under the value's JSON text.
     """
 
     table: str
@@ -79,6 +80,7 @@ class Change(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fi
     append: dict[str, list[Any]] = {}
     reduce: dict[str, dict[str, Any]] = {}
     reducers: dict[str, str] = {}
+    counts: str = ""
 
 
 class Opened(Event, tag="opened"):

@@ -59,14 +59,19 @@ class Diagnosis:
         """Collect what each offer did to the keys that were answered wrongly, and their expected values."""
         if not places:
             return
+        names = {name for name, _ in places}
+        whole = set[str]()  # tables that are counted, and those that count them: all their keys are needed
         for offers in self._timeline.offers.values():
             for offer in offers:
                 for change in self._source.changes(offer):
+                    if change.counts and change.table in names:
+                        whole |= {change.table, change.counts}
                     for key in keys_of(change, places):
                         self._parts.setdefault((change.table, key), []).append(part_of(offer, change, key))
         tables = Tables()
         for version, offer in sorted(self._made.items()):
-            tables.apply([only(change, places) for change in self._source.changes(offer)], version)
+            changes = self._source.changes(offer)
+            tables.apply([each if each.table in whole else only(each, places) for each in changes], version)
             for name, table in tables.by_name.items():
                 for key in (key for key, writer in table.writers.items() if writer == version):
                     values = self._values.setdefault((name, key), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -63,12 +64,12 @@ class Tables:
         return tuple(sorted(entry for entry in filled if entry[1]))
 
     def apply(self, changes: Iterable[Change], version: int) -> None:
-        """Make the changes of one version, in their order.
+        """Make the changes of one version, in their order, those with ``counts`` last.
 
         CorruptError: an append to a value that is no list, or an unknown reducer: no such batch can be
         committed.
         """
-        for change in changes:
+        for change in sorted(changes, key=lambda change: bool(change.counts)):
             self._apply(change, version)
 
     def _apply(self, change: Change, version: int) -> None:
@@ -86,6 +87,16 @@ class Tables:
         for key, numbers in change.reduce.items():
             before = _decoded(table.values.get(key), {})
             table.set(key, canonical(_reduced(change, before, numbers)), version)
+        if change.counts:
+            self._count(table, self.table(change.counts), version)
+
+    def _count(self, table: Table, base: Table, version: int) -> None:
+        """Set the numbers of the base's rows by value: from scratch, so without the steps of the product."""
+        counts = Counter(value.decode() for value in base.values.values())
+        for key in table.values.keys() | counts.keys():
+            value = canonical({"n": counts[key]}) if key in counts else None
+            if value != table.values.get(key):
+                table.set(key, value, version)
 
 
 def _decoded(value: bytes | None, empty: Any) -> Any:

@@ -19,14 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.base import failpoints
 from tidegate.errors import FencedError, LineageError, WaitTimeoutError
-from tidegate.spark import VersionedSink, writer
+from tidegate.spark import Derived, VersionedSink, writer
 from tidegate.spark.batch import batch_context
 from tidegate.spark.transaction import Transaction
 from tidegate.torture.driver.driver import LIVES_MAX, Plan, exit_code_of, read_own_commit
 from tidegate.torture.driver.faults import SPARK, Disturber, Strike
 from tidegate.torture.driver.faults import kill as kill_driver
-from tidegate.torture.driver.workloads import changes_of
-from tidegate.torture.history.events import Offered, Opened, Raised, Returned
+from tidegate.torture.driver.workloads import VALUE, changes_of, derived_of
+from tidegate.torture.history.events import Change, Offered, Opened, Raised, Returned
 from tidegate.torture.history.files import Recorder, boot_id
 from tidegate.torture.history.repairs import MendingNotes
 from tidegate.torture.spark_app import rows as files
@@ -133,6 +133,10 @@ class SparkTorture:
             apply_deadline_s=plan.deadline_s,
             allow_unsafe=where.allow_unsafe,
             local_dir=str(Path(plan.checkpoint).parent / "local"),
+            derived=[
+                Derived(name, of=base, key=VALUE, aggregates={"n": "count"})
+                for name, base in derived_of(plan.workloads).items()
+            ],
             **constants,
         )
 
@@ -193,6 +197,7 @@ class SparkTorture:
         plan, recorder = self._plan, self._recorder
         self._note_opened(sink)
         changes = changes_of(plan.workloads, plan.seed, txn.batch_id, plan.salt)
+        counts = [Change(table=name, counts=base) for name, base in derived_of(plan.workloads).items()]
         self._call = recorder.number()
         recorder.note(
             Offered(
@@ -202,7 +207,7 @@ class SparkTorture:
                 lineage=plan.checkpoint,
                 batch=txn.batch_id,
                 fingerprint=self._fingerprint,
-                changes=changes,
+                changes=[*changes, *counts],
             )
         )
         files.write(txn, rows, changes)
