@@ -1,4 +1,4 @@
-"""`tidegate torture --spark`: cells on a local cluster are proven, and a broken rule is noticed in one."""
+"""`tidegate torture --spark`: cells are proven, and a broken rule is noticed in one."""
 
 import json
 from collections import Counter
@@ -16,6 +16,8 @@ CELLS = (
     "stage.before_write:shuffle:same",
     "stage.before_ack:python-worker:second",
 )
+ONE_PROCESS = "open.after_append:python-worker:same"
+"""A cell whose Spark is in the driver's process: a task is tried again there, too."""
 ROWS_LEFT_OUT = (
     "src/tidegate/torture/spark_app/query.py",
     "files.write(txn, rows, changes)",
@@ -25,6 +27,11 @@ NOT_READ_BACK = (
     "committers/states.py",
     "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.READING_BACK},\n",
     "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.VISIBLE},\n",
+)
+OLD_SIDE_ADDED = (
+    "spark/staging/derive.py",
+    "    one, zero = pa.scalar(sign, pa.int64()), pa.scalar(0, pa.int64())\n",
+    "    one, zero = pa.scalar(1, pa.int64()), pa.scalar(0, pa.int64())\n",
 )
 
 
@@ -48,6 +55,12 @@ def test_cells_on_a_local_cluster_are_proven(tree, tmp_path):
     assert [path.name for path in (tmp_path / "r" / "spark").glob("*/*")] == ["output.txt"] * 2
 
 
+def test_a_cell_without_executors_of_its_own_is_proven(tree, tmp_path):
+    limits = ["--spark", "local[2]", "--cell-deadline", "400s"]
+    code, report = tortured(tmp_path, tree, f"--only={ONE_PROCESS}", "--seed", "11", *limits)
+    assert (code, report["results"]) == (0, {"proven": 1}), report["not_proven"]
+
+
 def faults(folder):
     """The kinds of the faults that tasks did."""
     lines = [
@@ -61,6 +74,7 @@ def faults(folder):
     [
         pytest.param(NOT_READ_BACK, "publish.before:io:same", {"stale"}, id="not confirmed"),
         pytest.param(ROWS_LEFT_OUT, "publish.before:raise:same", WRONG_ROWS, id="rows left out"),
+        pytest.param(OLD_SIDE_ADDED, "publish.before:kill:second", {"ghost"}, id="derived rows added only"),
     ],
 )
 def test_a_broken_rule_is_reported(tree, tmp_path, edit, cell, rules):

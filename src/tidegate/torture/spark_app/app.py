@@ -6,6 +6,7 @@ A start of Spark takes longer than a cell. So an application serves the next cel
 from __future__ import annotations
 
 import os
+import re
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,6 +39,8 @@ SETTINGS = {
     "spark.python.daemon.module": DAEMON,
 }
 """The settings of the application: small JVMs, few partitions, and the daemon that does faults in tasks."""
+TRIES = 4
+"""How often a task is tried, as on a cluster: ``local[N]`` alone gives it one try."""
 
 
 def main(connection: Connection, master: str, folder: str) -> int:
@@ -64,7 +67,8 @@ def main(connection: Connection, master: str, folder: str) -> int:
 def _session(master: str, folder: Path) -> SparkSession:
     """Start the application. Its files are in ``folder``, as far as they are on this machine."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(master).appName("tidegate torture")
+    retried = re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{TRIES}]", master)
+    builder = SparkSession.builder.master(retried).appName("tidegate torture")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     if master.startswith("local"):
