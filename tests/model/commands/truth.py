@@ -60,7 +60,8 @@ class Content(NamedTuple):
             return self
         groups: dict[Any, list[Any]] = {}
         for key, (row, _) in self.tables["ref"].items():
-            groups.setdefault(row[shape.column], []).append(key)
+            if shape.column in row and isinstance(key, str) == (shape.key == "string"):  # else it is not true
+                groups.setdefault(row[shape.column], []).append(key)
         totals = {at: ({"rows": len(keys), "least": min(keys)}, 0) for at, keys in groups.items()}
         return self._replace(tables={**self.tables, TOTALS: totals})
 
