@@ -10,7 +10,8 @@ One query, local[2]. Each sink has a namespace of its own with a table of ``--ke
 customers. All write the same batches of uniform keys, alternately. Each change moves its order to another
 customer. ``two``: counts and sums by customer and by day. ``order``: the greatest amount of a customer,
 and its three newest orders. ``reduce``: counts and sums by two calls of ``reduce``, which counts changed rows
-twice. ``--skew``: this share of all orders is of one customer, and ``order`` is left out.
+twice. ``reads``: the bound of ``two``, calls that read and write as many rows, and count nothing.
+``--skew``: this share of all orders is of one customer, and ``order`` is left out.
 Printed: the median seconds of a batch, and the ratio to the upsert alone.
 """
 
@@ -59,7 +60,9 @@ def main() -> None:
 
         both = [Derived(key, of="orders", key=key, aggregates=SUMS) for key in ("customer", "day")]
         in_order = [Derived("customer", of="orders", key="customer", aggregates=ORDERS)]
-        derived = {"upsert": [], "two": both, "reduce": []} | ({} if arguments.skew else {"order": in_order})
+        derived = {"upsert": [], "two": both, "reduce": [], "reads": []} | (
+            {} if arguments.skew else {"order": in_order}
+        )
         customer = f"pmod(hash(id, number), {arguments.groups})"
         customer = f"CASE WHEN pmod(hash(number), 1000) < {1000 * arguments.skew} THEN 0 ELSE {customer} END"
         columns = (
@@ -76,7 +79,7 @@ def main() -> None:
                 sink_in(folder / name, arguments, f"-{name}", derived=tables, keep_versions=2)
             )
             sink.load({"orders": rows.selectExpr(*columns)}, token=name, key="id")
-            commits[name] = sink.each(_reduced if name == "reduce" else _upserted)
+            commits[name] = sink.each({"reduce": _reduced, "reads": _read}.get(name, _upserted))
 
         def write(batch: Any, batch_id: int) -> None:
             sides = {name: (lambda each=each: each(batch, batch_id)) for name, each in commits.items()}
@@ -95,6 +98,12 @@ def main() -> None:
 
 def _upserted(txn: Any, rows: Any) -> None:
     txn.upsert("orders", rows, "id", order_by="at")
+
+
+def _read(txn: Any, rows: Any) -> None:
+    txn.upsert("orders", rows, "id", newer_by="at")
+    for key in ("customer", "day"):
+        txn.patch(key, rows.selectExpr(key, "amount AS total", "at AS orders"), key, order_by="orders")
 
 
 def _reduced(txn: Any, rows: Any) -> None:
