@@ -13,7 +13,6 @@ last tenth over the second.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -21,21 +20,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
-from harness import new_folder, parser_of, percentile, rate, running, seconds_of, sink_in, spark_on
+from harness import new_folder, parser_of, percentile, rate, running, seconds_of, sink_in, spark_on, tree
 
 MIB = 1024 * 1024
 TENTHS = 10
-
-
-def tree(pid: int) -> list[int]:
-    """A process and all below it. One that ends meanwhile is left out."""
-    pids = [pid]
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                for child in (task / "children").read_text().split():
-                    pids += tree(int(child))
-    return pids
 
 
 def resident_mib() -> dict[str, float]:

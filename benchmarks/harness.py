@@ -171,6 +171,20 @@ def json_value(version: int) -> bytes:
     return b'{"n":%d,"text":"%s"}' % (version, b"x" * 40)
 
 
+# -- processes ------------------------------------------------------------------------------------------
+
+
+def tree(pid: int) -> list[int]:
+    """Return the ids of a process and of all below it. One that ends meanwhile is left out."""
+    pids = [pid]
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                for child in (task / "children").read_text().split():
+                    pids += tree(int(child))
+    return pids
+
+
 # -- figures --------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import ReadAt
-from tidegate.sinks.rules.visible import no_schema
+from tidegate.sinks.rules.visible import no_schema, schemas_by_table
 from tidegate.spark.batch import BatchContext, warn_of_missing_batches
 from tidegate.spark.calls.update import timeout_schemas
 from tidegate.spark.staging.declared import Derived, check_declared
@@ -197,8 +197,8 @@ class Driver:
             return {}
         declared = {TOTALS: definition_of(shape)}
         ids = {each.schema_id for each in at.folded.tables.values()}
-        known = at.store.schemas_of(sorted(ids))
-        schemas = {name: known[each.schema_id] for name, each in at.folded.tables.items()}
+        known, last = at.store.schemas_of(sorted(ids)), at.folded.last_version
+        schemas = schemas_by_table(at.store.where, last, at.folded.tables, known)
         for name, definition in check_declared(declared, at.folded.tables, schemas).items():
             if name in at.folded.tables:
                 commit(at, drop_barrier(at, name))
