@@ -353,7 +353,7 @@ def _rows(
     """Yield the groups' new rows, table by table. ``shares`` gets the task's share of each table's step."""
     chunks = ReadChunks()
     for work in works:
-        table, begun, number, size = work.table, time.monotonic(), 0, 0
+        table, start_s, number, size = work.table, time.monotonic(), 0, 0
         received, entries = (by_table.get(index, []) for index in (work.index, ENTRIES - work.index))
         changes = changes_of(table, entries)
         ordered = _totals_by_group(table, received, entries).sort_by([("g", "ascending"), ("k", "ascending")])
@@ -376,7 +376,7 @@ def _rows(
                 number += len(made)
                 size += sum(pc.sum(pc.binary_length(made[name])).as_py() or 0 for name in "kv")
                 yield made
-        shares.append(CallShare(work.step, number, size, time.monotonic() - begun))
+        shares.append(CallShare(work.step, number, size, time.monotonic() - start_s))
 
 
 def _totals_by_group(table: DerivedTable, totals: Sequence[Any], entries: Sequence[Any]) -> Any:
