@@ -50,7 +50,7 @@ CLOCK_AHEAD_MAX_US = 3_600_000_000
 class NamedCall(NamedTuple):
     """A call of a transaction: its name, its kind, and the tables that it writes, its own first.
 
-    ``parallelism`` is its own number of tasks; None: the barrier's.
+    ``parallelism`` is its own number of tasks, 0 if the driver staged it; None: the barrier's.
     """
 
     name: str
@@ -312,7 +312,7 @@ def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
                 call.name,
                 call.kind,
                 call.tables,
-                call.parallelism or barrier.parallelism,
+                barrier.parallelism if call.parallelism is None else call.parallelism,
                 sum(share.rows for share in shares),
                 sum(share.bytes for share in shares),
                 sum(share.seconds for share in shares),

@@ -158,6 +158,9 @@ class Watch:
     def of_version(self, version: int) -> None:
         """Observe the barrier's version: it is decided."""
 
+    def applied_by(self, who: str) -> None:
+        """Observe who applies the version: "driver", or "tasks"."""
+
     def waiting_for(self, reason: str) -> None:
         """Observe that the commit waits for something that its phase does not name; '': no longer."""
 

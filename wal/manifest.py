@@ -52,11 +52,11 @@ class Step(msgspec.Struct, frozen=True):
     """One call of the transaction that made the version: its name, its kind, its tables, and its measures.
 
     ``tables`` begins with its own; the others are those to which it may emit. ``parallelism`` is the number
-    of its tasks. ``rows`` are the changes that it gave to be staged, before the last one of each key counted,
-    and ``bytes`` those of their keys and values. ``seconds`` is the time that all its tasks took together in
-    the merge with its state, or in its function; 0 for other calls. ``frames`` is the number of frames that
-    have changes of its tables. ``ties`` is how often a row of ``apply_changes`` lost to a delete of its key
-    with the same sequence; left out if there was none, and earlier releases never wrote it.
+    of its tasks, 0 if the driver staged it by itself. ``rows`` are the changes that it gave to be staged,
+    before the last one of each key counted, and ``bytes`` those of their keys and values. ``seconds`` is the
+    time that all its tasks took together in the merge with its state, or in its function; 0 for other calls.
+    ``frames`` is the number of frames that have changes of its tables. ``ties`` is how often a row of
+    ``apply_changes`` lost to a delete of its key with the same sequence; left out if there was none.
     """
 
     name: StepName

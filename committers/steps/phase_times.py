@@ -80,7 +80,7 @@ class Phases(Watch):
         self._state: State | None = None
         self._began_ns = self._since_ns = time.time_ns()
         self._since = self._phase_since = time.perf_counter()
-        self._reason = ""
+        self._reason = self._applied_by = ""
 
     @property
     def namespace(self) -> str:
@@ -119,6 +119,10 @@ class Phases(Watch):
         """Observe the version, which is known once it is decided."""
         self.version = version
 
+    def applied_by(self, who: str) -> None:
+        """Observe who applies the version: "driver", or "tasks"."""
+        self._applied_by = who
+
     def waiting_for(self, reason: str) -> None:
         """Observe that the phase waits for something else than usual; '': for the usual again."""
         self._reason = reason
@@ -137,6 +141,7 @@ class Phases(Watch):
     def commit(self, manifest: Manifest | None = None) -> Commit:
         """Return the commit's times and changes, for its observers."""
         phases: dict[str, float] = {}
+        steps = () if manifest is None else manifest.steps or ()
         for part in self._trace:
             phases[part.phase] = phases.get(part.phase, 0.0) + part.seconds
         return Commit(
@@ -151,8 +156,10 @@ class Phases(Watch):
             0 if manifest is None else sum(frame.bytes for frame in manifest.frames()),
             self.retries,
             tuple(self._trace),
-            {} if manifest is None else {one.name: (one.rows, one.seconds) for one in manifest.steps or ()},
-            {} if manifest is None else {one.name: one.ties for one in manifest.steps or () if one.ties},
+            {one.name: (one.rows, one.seconds) for one in steps},
+            {one.name: one.ties for one in steps if one.ties},
+            "" if not steps else "driver" if any(each.parallelism == 0 for each in steps) else "tasks",
+            self._applied_by,
         )
 
     def end(self) -> None:

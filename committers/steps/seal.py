@@ -8,7 +8,7 @@ from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import parallelism_of
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.states import Event, Machine
+from tidegate.committers.states import Event, Machine, Watch
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (
     FencedError,
@@ -39,7 +39,7 @@ def apply_and_seal(
     backoff = coordinator.backoff(first_s=0.05, most_s=5.0)
     while True:
         try:
-            manifest = _seal_once(coordinator, decided, manifest)
+            manifest = _seal_once(coordinator, machine.watch, decided, manifest)
         except RETRIED as error:
             if error.writes_refused:
                 _free(coordinator, lambda: backoff.expired)
@@ -82,7 +82,9 @@ def _refuse_if_fenced(coordinator: Coordinator, decided: DecidedVersion, error: 
         raise FencedError(msg) from error
 
 
-def _seal_once(coordinator: Coordinator, decided: DecidedVersion, manifest: Manifest | None) -> Manifest:
+def _seal_once(
+    coordinator: Coordinator, watch: Watch, decided: DecidedVersion, manifest: Manifest | None
+) -> Manifest:
     if manifest is None:
         manifest = apply.read_manifest(coordinator.log, decided)
     if not coordinator.store.begin(apply.stamp_of(decided), manifest.schemas.values(), coordinator.epoch):
@@ -94,12 +96,14 @@ def _seal_once(coordinator: Coordinator, decided: DecidedVersion, manifest: Mani
         and sum(ref.bytes for ref in frames) <= options.driver_apply_max_bytes
     )
     with coordinator.priority.applying():
-        if small or coordinator.apply_on_executors is None:
+        on_executors = None if small else coordinator.apply_on_executors
+        watch.applied_by("driver" if on_executors is None else "tasks")
+        if on_executors is None:
             for work in apply.plan(manifest, decided, 1):
                 apply.do(work, coordinator.log, coordinator.store, cached=coordinator.held)
         else:
             tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.tasks or 1))
-            coordinator.apply_on_executors(apply.plan(manifest, decided, tasks))
+            on_executors(apply.plan(manifest, decided, tasks))
     if coordinator.options.wait_replicas or coordinator.options.wait_aof:
         replicas, aof = coordinator.options.wait_replicas, coordinator.options.wait_aof
         coordinator.store.confirm(decided.version, replicas=replicas, aof=aof)

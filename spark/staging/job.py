@@ -111,6 +111,8 @@ class SparkBarrier:
     driver_stage: DriverStage | None = None
     reads: list[StateReads] = dataclasses.field(default_factory=list)
     """How each task read its state, once it is staged."""
+    by_driver: bool = False
+    """Whether the driver staged the batch by itself, once it is staged."""
     spilled_bytes: int = 0
     """The cache of state's bytes on disks then, on all hosts that had a task."""
 
@@ -133,16 +135,19 @@ class SparkBarrier:
     @property
     def named_calls(self) -> tuple[NamedCall, ...]:
         """The calls as steps of the version, and the derived tables after them."""
+        tasks = 0 if self.by_driver else None
         calls = [
             NamedCall(
                 call.step,
                 call.kind,
                 tuple(call.touches),
-                call.parallelism if isinstance(call, LocalState) else None,
+                call.parallelism if isinstance(call, LocalState) else tasks,
             )
             for call in self.calls
         ]
-        derived = [NamedCall(f"derive.{each.name}", "derive", (each.name,)) for each in self.planned.tables]
+        derived = [
+            NamedCall(f"derive.{each.name}", "derive", (each.name,), tasks) for each in self.planned.tables
+        ]
         return (*calls, *derived)
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
@@ -174,7 +179,9 @@ class SparkBarrier:
         if self.driver_stage is not None and work.in_flight.fit(1, self.key_groups):
             acks = self.driver_stage.stage(self.calls, work, self.placement, self.runs)
             if acks is not None:
+                self.by_driver = True
                 return acks, 1
+        self.by_driver = False
         return self._by_job(work), self.parallelism
 
     def work(self, spec: StageSpec, base_version: int) -> StageWork:

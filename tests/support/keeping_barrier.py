@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,9 @@ from tidegate.sinks.cache.in_flight import ALL_VISIBLE
 from tidegate.spark.staging.derive import Deltas, DerivedWork, derive, received
 from tidegate.spark.staging.work import StageWork
 from tidegate.testing.example import TypedBarrier
+from tidegate.wal.staging.acks import Ack
 from tidegate.wal.staging.derived import derived_table
+from tidegate.wal.staging.spec import StageSpec
 
 
 @dataclasses.dataclass
@@ -31,7 +33,7 @@ class KeepingBarrier(TypedBarrier):
     runs_again: Sequence[int] = ()
     """Staging tasks that run twice: some second tasks get the output of the one run, others of the other."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         of = self.definitions
         self.made = {name: derived_table(name, of[name], self.typed[of[name].of]) for name in of}
         self.rows = {**self.rows, **{name: {} for name in self.made}}
@@ -40,13 +42,13 @@ class KeepingBarrier(TypedBarrier):
         of_starts = {name for name, of in self.definitions.items() if of.of in self.starts}
         self.starts = self.starts | of_starts
 
-    def stage(self, spec, base_version):
+    def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         if not (self.made or self.merges or self.cache):
             return super().stage(spec, base_version)
         tables, none = self.driver.folded.tables, self.driver.folded.first_start
         start = {name: tables[name].start if name in tables else none for name in self.tables}
         names = [*self.tables]
-        works = []
+        works: list[DerivedWork] = []
         for name, table in self.made.items():
             of = table.definition.of
             schema = self.typed[of]
@@ -55,8 +57,17 @@ class KeepingBarrier(TypedBarrier):
             works.append(DerivedWork(table, *at, *key, name in self.starts, len(works)))
         merged = {n: make(names, start) for n, make in enumerate(self.merges.values())}
         bases = sorted({work.base for work in works})
+        nowhere: Any = None  # the log and the store are given to each task
         work = StageWork(
-            None, spec, merged, base_version, ALL_VISIBLE, self.parallelism, self.cache, bases, tuple(works)
+            nowhere,
+            spec,
+            merged,
+            base_version,
+            ALL_VISIBLE,
+            self.parallelism,
+            self.cache,
+            bases,
+            tuple(works),
         )
         self.strides = dict(zip(spec.tables, spec.strides, strict=True))
         staged = [self._run(work, task) for task in range(self.parallelism)]
@@ -69,19 +80,20 @@ class KeepingBarrier(TypedBarrier):
                 for part in self._sent(again[number] if number in again and task else output, task)
             ]
             got = received(mine, self.parallelism)
+            assert got is not None
             self.reads += [got.ack.state] if got.ack.state is not None else []
             read = work.state_at(self.driver.store, lambda: self.log, task)
             acks.append(derive(got.ack, got.parts, works, read, spec, self.log))
         return acks
 
-    def _run(self, work, task):
+    def _run(self, work: StageWork, task: int) -> list[Any]:
         deltas = Deltas(work.derived, work.spec)
         ack = work.run(
             self.batches(task), self.log, lambda: self.driver.store, lambda: self.log, task, 0, "h", deltas
         )
         return list(deltas.rows(ack, work.tasks))
 
-    def _sent(self, output, task):
+    def _sent(self, output: Sequence[Any], task: int) -> Iterator[Any]:
         for part in output:
             owners = [task_of(group, self.parallelism, self.key_groups) for group in part["g"].to_pylist()]
             yield part.filter(pa.array([owner == task for owner in owners], pa.bool_()))

@@ -87,7 +87,8 @@ class Commit:
     before it in ``apply``. ``retries`` are repeated tries of a phase. For a batch that was skipped,
     since it was visible already, only ``namespace``, ``version`` and ``batch`` are known. ``steps`` are the
     rows and seconds of each call of its transaction, by name; ``ties`` how often a row of ``apply_changes``
-    lost to a delete of its key with the same sequence.
+    lost to a delete of its key with the same sequence. ``staged_by`` and ``applied_by`` are "tasks", or
+    "driver" for a small version that it did by itself; '' where it is not known.
     """
 
     namespace: str
@@ -103,6 +104,8 @@ class Commit:
     trace: tuple[PhaseTime, ...] = ()
     steps: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)
     ties: dict[str, int] = dataclasses.field(default_factory=dict)
+    staged_by: str = ""
+    applied_by: str = ""
 
     def __repr__(self) -> str:
         batch = "" if self.batch is None else f", batch {self.batch}"
@@ -116,6 +119,7 @@ class Commit:
                 *(("namespace", self.namespace), ("version", self.version), ("batch", self.batch)),
                 *(("began at", self.began_at), ("rows", counted(self.rows) if self.rows else None)),
                 *(("seconds", f"{self.seconds:.3f}"), ("phases", phases or None)),
+                *(("staged by", self.staged_by or None), ("applied by", self.applied_by or None)),
             ]
         )
 

@@ -45,6 +45,12 @@ _STORE = ("namespace", "store")
 PHASE = Metric(HISTOGRAM, "tidegate_phase_seconds", (*_STORE, "phase"), "seconds that a phase took")
 COMMIT = Metric(HISTOGRAM, "tidegate_commit_seconds", _STORE, "seconds from a batch's start to visible")
 COMMITS = Metric(COUNTER, "tidegate_commits_total", _STORE, "versions made visible")
+BY_DRIVER = Metric(
+    COUNTER,
+    "tidegate_by_driver_total",
+    (*_STORE, "phase"),
+    "phases of visible versions that the driver did without tasks: stage, apply",
+)
 ROWS = Metric(COUNTER, "tidegate_rows_total", ("namespace", "table"), "rows written or deleted")
 STEP = ("namespace", "step")
 STEP_ROWS = Metric(COUNTER, "tidegate_step_rows_total", STEP, "changes that a call gave to be staged")
@@ -105,7 +111,20 @@ LEVELS = {
     Gauge.LOG_USED: Metric(GAUGE, "tidegate_log_used_ratio", ("namespace",), Gauge.LOG_USED.value),
 }
 ALL = (
-    *(PHASE, COMMIT, COMMITS, ROWS, STEP_ROWS, STEP_S, STEP_TIES, BYTES, FAILED, FENCED, BAD_RECORDS),
+    *(
+        PHASE,
+        COMMIT,
+        COMMITS,
+        BY_DRIVER,
+        ROWS,
+        STEP_ROWS,
+        STEP_S,
+        STEP_TIES,
+        BYTES,
+        FAILED,
+        FENCED,
+        BAD_RECORDS,
+    ),
     *COUNTS.values(),
     *LEVELS.values(),
     *(READ, READ_FAILED, SEEN),
@@ -154,6 +173,8 @@ class Metrics(Observer):
             self._of(FAILED, labels, error)
         for phase in PHASES:
             self._of(COUNTS[Count.RETRIES], labels, phase)
+        for phase in ("stage", "apply"):
+            self._of(BY_DRIVER, labels, phase)
         for reason in MOVE_REASONS:
             self._of(COUNTS[Count.CACHE_MOVED], labels, reason)
         for store in stores:
@@ -164,6 +185,8 @@ class Metrics(Observer):
         labels = Labels(commit.namespace, commit.store)
         self._of(COMMITS, labels).inc()
         self._of(COMMIT, labels).observe(commit.seconds)
+        for phase, who in (("stage", commit.staged_by), ("apply", commit.applied_by)):
+            self._of(BY_DRIVER, labels, phase).inc(who == "driver")
         self._of(BYTES, labels).inc(commit.bytes)
         for table, rows in commit.rows.items():
             self._of(ROWS, labels._replace(table=table)).inc(rows)

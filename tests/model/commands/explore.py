@@ -147,11 +147,11 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
         ends = [Outcome(0, "", json.dumps({"way": way})) for way in ways]
     names = () if name in ELSEWHERE else ("restore", "rewind") if name == "rewind" else (name,)
     # Of a rewind the second record may be missing.
-    ways = [LETTERS[each].then(truth, world, end) for each, end in itertools.product(names, ends)]
+    afters = [LETTERS[each].then(truth, world, end) for each, end in itertools.product(names, ends)]
     if name in WRITES and truths.builds(truth):  # it may have been killed between its two versions
-        ways.append(truths.built(truth, Time.us))
-        yield from _after_kill(ways[-1], world, name)
-    for after in (each.as_known_to(truth) for each in ways):
+        afters.append(truths.built(truth, Time.us))
+        yield from _after_kill(afters[-1], world, name)
+    for after in (each.as_known_to(truth) for each in afters):
         spaces = dict(after.spaces)
         for at, space in spaces.items():
             had = truth.spaces.get(at, Space(shown=False))

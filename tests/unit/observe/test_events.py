@@ -429,6 +429,8 @@ def test_a_drivers_metrics_say_what_happened(place, registry):
     assert value(registry, "tidegate_decided_version", **one) == 2
     assert value(registry, "tidegate_visible_version", **at) == 2
     assert value(registry, "tidegate_retries_total", **at, phase="apply") == 1
+    assert value(registry, "tidegate_by_driver_total", **at, phase="apply") == 2
+    assert value(registry, "tidegate_by_driver_total", **at, phase="stage") == 0
     assert value(registry, "tidegate_fenced_total", **one) == 1
     assert value(registry, "tidegate_failed_batches_total", **one, error="FencedError") == 1
     assert value(registry, "tidegate_bad_records_total", **one) == 2

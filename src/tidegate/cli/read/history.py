@@ -109,7 +109,7 @@ def _print_steps(versions: Iterator[tuple[VersionInfo, Any]], *, json: bool) -> 
         ["version", "step", "tables", "tasks", "rows", "bytes", "seconds", "frames", "ties"],
         (
             (
-                *(info.version, step.name, ", ".join(step.tables), step.parallelism),
+                *(info.version, step.name, ", ".join(step.tables), step.parallelism or "driver"),
                 *(step.rows, step.bytes, round(step.seconds, 3), step.frames, step.ties or 0),
             )
             for info, steps in versions
