@@ -207,6 +207,11 @@ def refuse_other_keys(existing: Mapping[str, TableSchema], given: Mapping[str, T
         known = existing.get(name)
         if known is not None and known.key != schema.key:
             has, brings = described(known.key), described(schema.key)
+            if known.derived:
+                raise ConfigError(
+                    f"derived table {name} has the key {has}, the export has {brings}: nothing was staged;"
+                    f" drop it (txn.drop_table({name!r})) and leave it out of derived= before the import"
+                )
             raise ConfigError(
                 f"table {name} has the key {has}, the export has {brings}: a table's key is fixed for life;"
                 " import into a new namespace"

@@ -10,6 +10,7 @@ from tidegate.committers.barrier import stride_here
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier, changes_of_one_table
+from tidegate.errors import CorruptError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry, Finding
 from tidegate.sinks.rules.reads import windows
@@ -20,6 +21,7 @@ from tidegate.wal.record import Definition, LoadOrigin, TableSchema
 from tidegate.wal.staging.derived import DerivedTable, Part, derived_table, in_units, scale_of
 from tidegate.wal.staging.derived_guard import bases
 from tidegate.wal.staging.derived_order import entry_of
+from tidegate.wal.staging.validate import shown_key
 
 
 def derived_at(
@@ -39,7 +41,7 @@ def recount(table: DerivedTable, base: TableSchema, batches: Iterable[Any]) -> d
     CorruptError: a row cannot be read; errors of the batches.
     """
     groups: dict[bytes, Part] = {}
-    for row in _rows(base, batches):
+    for row in _rows(table, base, batches):
         values = [row[name] for name in table.definition.key]
         if None in values or (table.definition.where and row[table.definition.where] is not True):
             continue
@@ -61,14 +63,21 @@ def _part(table: DerivedTable, row: Mapping[str, Any]) -> Part:
     return Part(1, tuple(pairs), tuple(orders))
 
 
-def _rows(schema: TableSchema, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _rows(table: DerivedTable, schema: TableSchema, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
     values = values_of(schema)
     names = [column.name for column in schema.key]
     for batch in batches:
         for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
             decoded = values.decode_key(key)
             of_key = decoded if len(names) > 1 else (decoded,)
-            yield dict(zip(names, of_key, strict=True)) | values.decode(value)
+            try:
+                yield dict(zip(names, of_key, strict=True)) | values.decode(value)
+            except CorruptError as error:
+                raise CorruptError(
+                    f"table {table.definition.of}, key {shown_key(key, schema.key_types)}: {error}; derived"
+                    f" table {table.name} cannot be made of it: with a sink whose derived= leaves it out"
+                    " delete that row, or write it again; then declare it again"
+                ) from None
 
 
 def _rows_at(store: Store, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:

@@ -88,6 +88,14 @@ class DerivedWork:
         return self.table.definition.of
 
 
+def mend_of(work: DerivedWork) -> str:
+    """Return what to do where a row of the base cannot be taken out of its group."""
+    return (
+        f"drop the derived tables of table {work.base} (txn.drop_table) in a batch that deletes that row or"
+        " writes it again, with a sink whose derived= leaves them out; then declare them again"
+    )
+
+
 class _Keyed(NamedTuple):
     name: str
     key_types: tuple[str, ...]
@@ -172,7 +180,9 @@ class Deltas:
         types = {name: each for work in works for name, each in work.table.types.items()}
         reduced = [ReducedColumn(field, types[name], "last") for name, field in fields.items()]
         of = _Keyed(first.base, first.base_key_types)
-        columns = dict(zip(fields, parse_state(of, keys, values, reduced), strict=True)) if reduced else {}
+        columns = {}
+        if reduced:
+            columns = dict(zip(fields, parse_state(of, keys, values, reduced, mend_of(first)), strict=True))
         if of_key := [name for name in types if name not in fields]:
             decoded: list[Any] = [decode_key(key, first.base_key_types) for key in keys.to_pylist()]
             tuples = decoded if len(first.base_key) > 1 else [(key,) for key in decoded]

@@ -323,16 +323,21 @@ def parse_batch(table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedC
     return _parse_or_name(table, keys, values, columns, "")
 
 
-def parse_state(table: Keyed, keys: Any, stored: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+MEND = "delete that row, or write it again"
+
+
+def parse_state(
+    table: Keyed, keys: Any, stored: Any, columns: Sequence[ReducedColumn], mend: str = MEND
+) -> list[Any]:
     """As ``parse``, for the store's values, which another call may have written (``upsert``, ``update``).
 
-    Raises: BadRecordError, a value cannot be compared.
+    Raises: BadRecordError, a value cannot be compared; ``mend`` is what to do then.
     """
-    return _parse_or_name(table, keys, stored, columns, "its row is ")
+    return _parse_or_name(table, keys, stored, columns, "its row is ", f"; {mend}")
 
 
 def _parse_or_name(
-    table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn], what: str
+    table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn], what: str, mend: str = ""
 ) -> list[Any]:
     try:
         return parse(values, columns)
@@ -342,7 +347,6 @@ def _parse_or_name(
                 parse(values.slice(place, 1), columns)
             except pa.ArrowInvalid as error:
                 shown = shown_key(key, table.key_types)
-                mend = "; delete that row, or write it again" * bool(what)
                 msg = (
                     f"table {table.name}, key {shown}: {what}unusable: {cause_of(error)}; nothing was"
                     f" decided; dates and timestamps have to be of the years 1 to 9999{mend}"

@@ -222,12 +222,16 @@ class DerivedTable:
             if abs(number) < 10**DIGITS:
                 return _decimal_text(number, digits)
         kind = "bigint" if digits is None else f"decimal({DIGITS},{digits})"
-        wider = "decimal(38,0)" if digits is None else "a decimal with fewer digits after the point"
-        step = f"cast the column to {wider}, or use smaller groups" if digits != 0 else "use smaller groups"
+        if digits is None:
+            step = "cast the column to decimal(38,0)"
+        elif each.kind == "sum" and not cell.scale:
+            step = "use smaller groups"
+        else:
+            smaller = "fewer digits after the point" if cell.scale else "smaller numbers, such as thousands"
+            step = f"write another column with {smaller}, and derive from that one"
         raise BadRecordError(
             f"table {self.name}, key {shown_key(key, self.schema.key_types)}: the {each.kind} of column"
-            f" {each.column} does not fit {kind}; nothing was decided. The totals of table"
-            f" {self.definition.of} need a wider type: {step}"
+            f" {each.column} of table {self.definition.of} does not fit {kind}; nothing was decided: {step}"
         )
 
     def _corrupt(self, key: bytes, why: str) -> CorruptError:
@@ -296,7 +300,8 @@ def derived_table(name: str, definition: Definition, base: TableSchema) -> Deriv
     for used in definition.columns:
         if used not in columns:
             raise ConfigError(
-                f"{where}: table {of} has no column {used!r}; its columns are {', '.join(columns)}"
+                f"{where}: table {of} has no column {used!r}; its columns are {', '.join(columns)}. Derive"
+                f" from these, or leave {name} out of derived= until a batch has written the column"
             )
     types = {used: columns[used].type for used in definition.columns}
     for used in definition.key:
@@ -336,6 +341,12 @@ def _type_of(where: str, each: Aggregate, types: Mapping[str, str]) -> str:
             f"{where}: the {each.kind} of column {each.column} ({kind}) cannot be undone exactly: write a"
             f" column of integers or decimals, such as col({each.column!r}).{cast} by withColumn"
         )
+    if each.kind == "avg" and scale_of(kind) + AVERAGE_DIGITS >= DIGITS:
+        raise ConfigError(
+            f"{where}: the average of column {each.column} ({kind}) has {AVERAGE_DIGITS} digits more, and a"
+            f" decimal has {DIGITS}: write a column with at most {DIGITS - AVERAGE_DIGITS - 1} digits after"
+            " the point by withColumn"
+        )
     if each.kind == "sum":
         return "bigint" if kind in INTEGERS else f"decimal({DIGITS},{scale_of(kind)})"
-    return f"decimal({DIGITS},{min(scale_of(kind) + AVERAGE_DIGITS, DIGITS)})"
+    return f"decimal({DIGITS},{scale_of(kind) + AVERAGE_DIGITS})"

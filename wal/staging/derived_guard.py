@@ -38,7 +38,7 @@ def _step(origin: Origin, name: str, of: str) -> str:
     ends = f"drop table {name} (txn.drop_table({name!r})) and leave it out of derived="
     match origin:
         case ImportOrigin():
-            return f"export and import tables {of} and {name} together, or import into a new namespace"
+            return f"export and import tables {of} and {name} together, or {ends} before the import"
         case LoadOrigin(token) if token.startswith(RENAME_TOKEN):
             return f"to rename a column, {ends} first, and declare it by the new name afterwards"
     return f"give the sink table {name}, VersionedSink(derived=[...]); to end it, {ends}"
@@ -77,7 +77,10 @@ def check_derived(
                 " by txn.delete. A table that had a ttl once stays one whose rows expire: write a new table"
             )
     if (number := len(existing | made)) > DERIVED_MAX:
-        raise ConfigError(f"{number} derived tables are more than {DERIVED_MAX}: nothing was staged")
+        raise ConfigError(
+            f"{number} derived tables are more than {DERIVED_MAX}: nothing was staged; drop one that is not"
+            " needed (txn.drop_table) in a batch of a sink whose derived= has neither it nor the new one"
+        )
 
 
 def _expires(state: Folded, change: TableChange | None, table: str, ttl_us: Callable[[str], int]) -> bool:

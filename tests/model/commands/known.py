@@ -297,6 +297,7 @@ MENDED = {
     "a relog to a namespace that a killed batch has begun with other key groups": (
         "rekey finish lose-log relog drop batch!manifest.after_write cron"
     ),
+    "a build of a derived table by a driver that another one has fenced": "load derive zombie",
 }
 """By name, the word that found it."""
 

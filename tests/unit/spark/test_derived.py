@@ -12,6 +12,7 @@ import json
 import random
 import re
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any, get_args
 
@@ -516,7 +517,8 @@ def test_only_the_end_of_a_sum_has_to_fit(shop):
     orders.keep({key: simple("ada", (-1) ** (key + 1) * most) for key in range(30)})
     assert orders.check() == 2
     with pytest.raises(
-        BadRecordError, match=r"sum of column amount does not fit bigint.*cast the column to dec"
+        BadRecordError,
+        match=r"sum of column amount of table orders does not fit bigint.*cast the column to dec",
     ):
         orders.keep({key: simple("ada", most) for key in range(30)})
     assert orders.check() == 2
@@ -688,6 +690,45 @@ def test_an_import_of_one_of_both_is_refused(shop, tmp_path, table):
     )
     why = {"orders": both, "customers": "from table orders, which the export lacks"}[table]
     assert (told.exit_code, why in told.output) == (2, True), told.output
+
+
+def test_an_average_has_digits_of_its_own_so_that_a_wider_column_is_noticed(shop):
+    """The totals are in units of the column's last digit."""
+    mean = Derived("mean", of="orders", key="day", aggregates={"mean": ("avg", "price")})
+    orders = shop([mean])
+
+    def of_digits(digits):
+        columns = (Column("day", "int"), Column("price", f"decimal({digits + 2},{digits})"))
+        orders.schemas["orders"] = TableSchema(ORDERS.key, columns)
+        return derived_table("mean", mean.definition, orders.schemas["orders"]).schema
+
+    assert len({of_digits(digits).schema_id for digits in range(34)}) == 34
+    for digits in range(34, 37):
+        with pytest.raises(ConfigError, match="write a column with at most 33 digits after the point"):
+            of_digits(digits)
+    with pytest.raises(ConfigError, match="at most 33 digits"):
+        orders.keep({1: b'{"day":1,"price":0.1}'})
+    assert orders.driver.folded.last_version == 0
+
+
+def test_a_damaged_row_of_the_base_leaves_as_the_refusal_says(shop):
+    orders = shop(DERIVED[:1])
+    orders.keep({key: simple("ada") for key in range(4)})
+    for path in Path(orders.places[1].removeprefix("sqlite://")).rglob("*.sqlite"):
+        with contextlib.closing(sqlite3.connect(path)) as file, file, contextlib.suppress(sqlite3.Error):
+            damaged = 'replace(cast(value as text), \'"amount":5\', \'"amount":"x"\')'
+            file.execute(f"UPDATE t_orders SET value = cast({damaged} as blob) WHERE key = X'31'")
+    for rows in ({1: None}, {1: simple("bob")}):
+        with pytest.raises(BadRecordError, match=r"key 1: its row is unusable.*; drop the derived tables"):
+            orders.keep(rows)
+    definition = orders.definitions.pop("customers")
+    orders.keep({1: None}, drops=frozenset({"customers"}))
+    orders.definitions["customers"] = definition
+    known = orders.driver.store.schemas()
+    schemas = {name: known[at.schema_id] for name, at in orders.driver.folded.tables.items()}
+    commit(orders.driver, build_barrier(orders.driver, schemas, "customers", definition))
+    with tidegate.connect(orders.places[1], "shop") as gate:
+        assert dict(gate.table("customers").scan()) == {"ada": {"orders": 3, "total": 15, "paid": 3}}
 
 
 @pytest.mark.parametrize("names", [("orders", "amount", "paid"), ("customers", "total", "sum")])
