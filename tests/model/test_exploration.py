@@ -55,8 +55,9 @@ def test_no_invariant_breaks(name):
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("name", LARGER)
 def test_no_invariant_breaks_in_larger_scopes(name):
-    """Cut where memory ends: what was reached is without a violation."""
-    assert _explore(LARGER[name], 3_000_000).states > 1_000_000
+    """Complete, or cut where memory ends: what was reached is without a violation."""
+    explored = _explore(LARGER[name], 3_000_000)
+    assert explored.complete or explored.states > 1_000_000
 
 
 # -- rules switched off: DESIGN's table, in its order ------------------------------------------------

@@ -365,7 +365,7 @@ MUTATIONS = [
     trimming_goes_by_age_alone,
     trimming_forgets_what_is_decided,
 ]
-FIRST = {trimming_goes_by_age_alone: 1_000, trimming_forgets_what_is_decided: 4_500}
+FIRST = {trimming_goes_by_age_alone: 1_000, trimming_forgets_what_is_decided: 500}
 """From which schedule on to look for what few of them show."""
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import io
 import os
 import pathlib
@@ -25,7 +26,6 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -184,11 +184,11 @@ def _patch_opens(meter: Meter) -> None:
 
     def counted_os_open(path: Any, flags: int, *args: Any, **options: Any) -> int:
         changes = flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.exists(path))  # noqa: PTH110
-        do: Callable[[], int] = partial(os_open, path, flags, *args, **options)
+        do: Callable[[], int] = functools.partial(os_open, path, flags, *args, **options)
         return meter.io("make", path, do) if changes else do()
 
     def counted_open(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-        do: Callable[[], Any] = partial(any_open, file, mode, *args, **options)
+        do: Callable[[], Any] = functools.partial(any_open, file, mode, *args, **options)
         return meter.io("make", file, do) if set(mode) & set("wax+") else do()
 
     def counted_write_text(path: pathlib.Path, data: str, *args: Any, **options: Any) -> int:
@@ -206,17 +206,21 @@ def _patch_opens(meter: Meter) -> None:
 READS = ("SELECT", "PRAGMA", "EXPLAIN", "ROLLBACK")
 
 
-def _connection(meter: Meter) -> type[sqlite3.Connection]:
-    """Make a class of connections whose writing statements, COMMITs and close are points."""
+def _connection(meter: Meter, base: Any) -> type[sqlite3.Connection]:
+    """Make a class of connections whose writing statements, COMMITs and close are points.
 
-    class Counted(sqlite3.Connection):
-        def __init__(self, database: str, *args: Any, **options: Any) -> None:
-            self._file = unquote(urlsplit(database).path) if database.startswith("file:") else database
+    ``base`` is the class that the caller of ``connect`` has given.
+    """
+
+    class Counted(base):  # type: ignore[misc] # known here alone
+        def __init__(self, database: str | os.PathLike[str], *args: Any, **options: Any) -> None:
+            name = os.fspath(database)
+            self._file = unquote(urlsplit(name).path) if name.startswith("file:") else name
             self._writing = False
             super().__init__(database, *args, **options)
 
         def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-            do: Callable[[], sqlite3.Cursor] = partial(super().execute, sql, *args)
+            do: Callable[[], sqlite3.Cursor] = functools.partial(super().execute, sql, *args)
             match sql.split(None, 1)[0].upper():
                 case "BEGIN":
                     self._writing = "IMMEDIATE" in sql
@@ -232,7 +236,7 @@ def _connection(meter: Meter) -> type[sqlite3.Connection]:
                     return meter.io("sql write", self._file, do)
 
         def executemany(self, sql: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
-            do: Callable[[], sqlite3.Cursor] = partial(super().executemany, sql, rows)
+            do: Callable[[], sqlite3.Cursor] = functools.partial(super().executemany, sql, rows)
             return meter.io("sql write", self._file, do)
 
         def executescript(self, script: str, /) -> sqlite3.Cursor:
@@ -271,10 +275,10 @@ def _statements(script: str) -> Iterator[str]:
 
 def patch_sqlite(meter: Meter) -> None:
     """Count every connection made from here on."""
-    plain, factory = sqlite3.connect, _connection(meter)
+    plain, counted = sqlite3.connect, functools.cache(functools.partial(_connection, meter))
 
     def counted_connect(database: Any, *args: Any, **options: Any) -> sqlite3.Connection:
-        options.setdefault("factory", factory)
+        options["factory"] = counted(options.get("factory", sqlite3.Connection))
         made: sqlite3.Connection = plain(database, *args, **options)
         return made
 

@@ -146,6 +146,8 @@ def count(folder: Path, in_flight: int = 0) -> list[Point]:
     folder.mkdir()
     points = place.drive("count,old", BATCHES)
     place.check_end(BATCHES, None)
+    if not {"sql write", "sql commit"} <= {point.kind for point in points}:
+        raise SweepError("no I/O of SQLite was counted: its connections are not those of io_crash.py")
     return points
 
 
