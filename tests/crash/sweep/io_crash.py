@@ -240,7 +240,7 @@ def _connection(meter: Meter, base: Any) -> type[sqlite3.Connection]:
             return meter.io("sql write", self._file, do)
 
         def executescript(self, script: str, /) -> sqlite3.Cursor:
-            cursor = self.cursor()
+            cursor: sqlite3.Cursor = self.cursor()
             for statement in _statements(script):
                 cursor = self.execute(statement)
             return cursor
