@@ -6,10 +6,10 @@ r"""Updates of a table in Redis: tidegate beside writers without guarantees, wit
 
 One query on local[2], beside the servers on the same cores. Each trigger changes ``--batch`` keys of a
 table of ``--keys``: uniform, or by ``--zipf`` key k with a chance of 1/k. Blocks of ``--block`` triggers go
-to the writers in turns: one MSET per Arrow batch; pipelines of 5,000 SETs; tidegate, sync; tidegate,
-pipelined, whose last version is visible at the end of the block. Printed: the median seconds of a trigger,
-from the start of its block, so that Spark's own work between two batches counts; the processor time of a
-trigger by kind of process; the bytes that the server received; ratios to MSET.
+to the writers alternately: one MSET per Arrow batch, pipelines of 5,000 SETs, tidegate with sync commits, and
+with pipelined ones, whose last version is visible at the end of the block. Printed: the median seconds of a
+trigger, from the start of its block, so that Spark's own work between two batches counts; the processor time
+of a trigger by kind of process; the bytes that the server received; ratios to MSET.
 """
 
 from __future__ import annotations

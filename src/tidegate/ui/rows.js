@@ -138,7 +138,7 @@ export async function job(version) {
   if (mine !== jobAsked || !found.steps || !found.steps.length) return;
   const heads = [["step", "t"], ["writes", ""], ["tasks", "n"], ["rows", "n"], ["bytes", "n"], ["time", "n"], ["frames", "n"]];
   const list = table(make("table", { class: "cards" }), heads, found.steps.map(step =>
-    [step.name, `→ ${step.tables.join(", ")}`, count(step.parallelism), count(step.rows), count(step.bytes), step.seconds ? span(step.seconds) : "-", count(step.frames)]), "");
+    [step.name, `→ ${step.tables.join(", ")}`, step.parallelism ? count(step.parallelism) : "driver", count(step.rows), count(step.bytes), step.seconds ? span(step.seconds) : "-", count(step.frames)]), "");
   const told = `the calls that made version ${count(version)}; time: of all tasks, in the merge with its state`;
   at("job").replaceChildren(list, make("p", { class: "pages soft" }, told));
 }
