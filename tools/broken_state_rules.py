@@ -57,6 +57,14 @@ RULES: list[Rule] = [
         STATE_CACHE,
     ),
     (
+        "state-cache-of-a-dropped-table",
+        "changes of a dropped table are no state of a later table of its name, nor in a cache that is behind",
+        "sinks/cache/cache.py",
+        "self._spec.starts.get(name, self._spec.first_start)",
+        "self._spec.starts.get(name, 0)",
+        STATE_CACHE,
+    ),
+    (
         "state-cache-of-an-emptied-table",
         "the kept state of a table ends with its start",
         "sinks/cache/cache.py",

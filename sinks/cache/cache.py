@@ -108,7 +108,8 @@ class CacheSpec:
     ``links`` are those that hold at ``base_version``, ``starts`` the tables' starts there.
     ``bytes_max`` is the most that all tasks of a host may keep together; with 0 the folder is not
     used. ``behind`` are caches of earlier versions, and how they catch up. ``decided_at_us`` is the
-    time of the base version's decision.
+    time of the base version's decision. ``first_start`` is the start of a table that the base version lacks:
+    changes before it are those of a dropped table of its name.
     """
 
     base_version: int
@@ -118,6 +119,7 @@ class CacheSpec:
     bytes_max: int
     behind: Behind = NOT_BEHIND
     decided_at_us: int = 0
+    first_start: int = 0
 
     @property
     def every_link(self) -> tuple[Link, ...]:
@@ -216,12 +218,12 @@ class StateCache:
     def _take(self, index: Index) -> None:
         for name, table in index.tables.items():
             if table.start != self._spec.starts.get(name):
-                continue  # the table was emptied since
+                continue  # the table was emptied or dropped since
             mine = (run.within(self._groups) for run in table.runs)
             self._tables.setdefault(name, self._new(name)).runs += [run for run in mine if run.pieces]
 
     def _new(self, name: str) -> _Table:
-        return _Table(self._spec.starts.get(name, 0))
+        return _Table(self._spec.starts.get(name, self._spec.first_start))
 
     def _room_beside(self, kept_links: Sequence[Link]) -> int:
         """Return this task's share of the host's bytes, by its share of the key groups last cached here."""

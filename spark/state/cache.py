@@ -151,7 +151,7 @@ def total_reads(acks: list[StateReads]) -> StateReads:
 def cache_place(state: Folded, links: LinksAt, options: Options) -> CachePlace:
     """Return the hosts' caches of state that hold at the base version."""
     starts = {name: table_at.start for name, table_at in state.tables.items()}
-    of_host = options.state_cache_bytes, links.behind, state.decided_at_us
+    of_host = options.state_cache_bytes, links.behind, state.decided_at_us, state.first_start
     spec = CacheSpec(state.last_version, links.links, starts, state.key_groups, *of_host)
     # Without the option each host has its own temporary folder, which is determined there, not here.
     local = None if options.local_dir is None else check_local_dir(options.local_dir)

@@ -55,7 +55,6 @@ class StateHosts:
         self._pieces: list[Pieces] = []
         self.hits = 0
         self._links: dict[str, StateLinks] = {}
-        self._first_starts: dict[int, int] = {}
 
     def close(self) -> None:
         """Remove the folders."""
@@ -68,9 +67,8 @@ class StateHosts:
         state = driver.folded
         starts = {name: at.start for name, at in state.tables.items()}
         links = self._links.setdefault(driver.writer, StateLinks(driver)).at_last()
-        self._first_starts[state.last_version] = state.first_start
-        known = links.links, starts, state.key_groups, BYTES_MAX, links.behind, state.decided_at_us
-        return CacheSpec(state.last_version, *known)
+        known = links.links, starts, state.key_groups, BYTES_MAX, links.behind
+        return CacheSpec(state.last_version, *known, state.decided_at_us, state.first_start)
 
     def opened(
         self, spec: StageSpec, told: CacheSpec, task: int, parallelism: int, run: str, log: Log
@@ -114,7 +112,7 @@ class StateHosts:
         rows = pa.record_batch([numbers, pa.array(keys, pa.binary())], ["g", "k"])
 
         def ask(missing: Any) -> Any:
-            start = told.starts.get(table, self._first_starts[told.base_version])
+            start = told.starts.get(table, told.first_start)
             return state.get_stored(table, start, missing)
 
         try:

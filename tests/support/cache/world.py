@@ -61,6 +61,7 @@ class Version:
 
     content: dict[str, dict[bytes, bytes | None]]
     starts: dict[str, int]
+    first_start: int = 0
     links: tuple[Any, ...] = ()
     frames: VersionFrames | None = None
     behind: Behind = NOT_BEHIND
@@ -107,6 +108,7 @@ class World:
         rows: Rows,
         starts: Collection[str] = frozenset(),
         *,
+        drops: Collection[str] = frozenset(),
         reads: bool = True,
         parallelism: int | None = None,
         cached: bool = True,
@@ -123,7 +125,15 @@ class World:
         place = CachePlace(
             (),
             "",
-            CacheSpec(base_version, base.links, base.starts, KEY_GROUPS, self.bytes_max, base.behind),
+            CacheSpec(
+                base_version,
+                base.links,
+                base.starts,
+                KEY_GROUPS,
+                self.bytes_max,
+                base.behind,
+                first_start=base.first_start,
+            ),
             0,
         )
         acks: list[Any] = []
@@ -141,18 +151,19 @@ class World:
             for name, of in mine.items():
                 groups = groups_of(task, parallelism, KEY_GROUPS)
                 written[name] |= {k: v for k, v in of.items() if key_group(k, KEY_GROUPS) in groups}
-        content = {
-            name: {**({} if name in starts else base.content[name]), **written[name]} for name in TABLES
-        }
+        gone = {*starts, *drops}
+        content = {name: {**({} if name in gone else base.content[name]), **written[name]} for name in TABLES}
         component = Component(parallelism, {str(ack.task): ack.frames for ack in acks})
-        new_starts = {name: base.starts.get(name, 0) for name in TABLES} | dict.fromkeys(
-            starts, base_version + 1
-        )
+        new_starts = {
+            name: base_version + 1 if name in starts else base.starts.get(name, base.first_start)
+            for name in TABLES
+            if name not in drops and (name in base.starts or written[name] or not base_version)
+        }
         ats = {name: TableAt("", start) for name, start in new_starts.items()}
         manifest = Manifest(
             UUID, attempt, base_version + 1, KEY_GROUPS, TABLES, {}, ats, {"flights": {"sink": component}}, ""
         )
-        return manifest, Version(content, new_starts)
+        return manifest, Version(content, new_starts, base_version + 1 if drops else base.first_start)
 
     def task(
         self,
@@ -275,7 +286,7 @@ class World:
             return
         columns = [pa.array([g for g, _ in keys], pa.int32()), pa.array([k for _, k in keys], pa.binary())]
         rows = pa.record_batch(columns, ["g", "k"])
-        found = read(table, base.starts.get(table, 0), rows).to_pylist()
+        found = read(table, base.starts.get(table, base.first_start), rows).to_pylist()
         expected = payloads(self.stored(base, table, [k for _, k in keys])).to_pylist()
         assert found == expected, (table, sorted(keys), found, expected)
 
@@ -311,12 +322,16 @@ class World:
             self.decide(*self.stage(last, self.rows(), cached=False))
         elif dice < 0.3:
             self.decide(*self.stage(last, self.rows(), frozenset([chance.choice(TABLES)])))
+        elif dice < 0.33:
+            dropped = chance.choice(TABLES)
+            rows = self.rows() if chance.random() < 0.5 else {name: {} for name in TABLES}
+            self.decide(*self.stage(last, rows | {dropped: {}}, drops=frozenset([dropped])))
         elif dice < 0.4:
             self.decide(*self.stage(last, self.rows(), reads=False))
         elif dice < 0.48:
             self.lose()
         elif dice < 0.6:  # a small batch, by one task: the other hosts' caches are behind
-            rows: Rows = {name: dict(list(of.items())[:2]) for name, of in self.rows().items()}
+            rows = {name: dict(list(of.items())[:2]) for name, of in self.rows().items()}
             self.decide(*self.stage(last, rows, parallelism=1))
         else:
             self.decide(*self.stage(last, self.rows()))
