@@ -59,6 +59,8 @@ class Store(Attempts):
     """
     value_limit = "the store allows no more, whatever value_bytes_max is"
     """Why it is ``value_bytes_max``, and the way to raise it."""
+    driver_changes_max = 100_000
+    """The changes of a version that one process applies faster than a Spark job does."""
     apply_bytes = 0
     """The best size of one ``apply``, in bytes of keys and values; 0: one frame."""
     size_counts = ""

@@ -5,6 +5,7 @@ It is read from Spark's objects in the JVM, or with Spark Connect from the check
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -115,14 +116,22 @@ def _connect_context(session: Any, batch_id: int, checkpoint: str | None) -> Bat
 
 def _files_of(session: Any, query: Any, offsets: str) -> Iterator[str]:
     """Yield a file source's note for its newest offset: one line of JSON per file."""
-    for place, number in file_offsets(offsets):
+    offsets_of_files = [*file_offsets(offsets)]
+    if not offsets_of_files:
+        return
+    root, path_of = query.resolvedCheckpointRoot(), _class_of(session._jvm, "org.apache.hadoop.fs.Path")  # noqa: SLF001
+    system = path_of(root).getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001
+    for place, number in offsets_of_files:
         for name in (f"{number}", f"{number}.compact"):  # every tenth note repeats all earlier ones
-            path = session._jvm.org.apache.hadoop.fs.Path(  # noqa: SLF001 - PySpark shows no other way
-                f"{query.resolvedCheckpointRoot()}/sources/{place}/{name}"
-            )
-            system = path.getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001
+            path = path_of(f"{root}/sources/{place}/{name}")
             if system.exists(path):
                 yield from _lines_of(session, system, path, number)
+
+
+@functools.lru_cache(maxsize=8)
+def _class_of(jvm: Any, name: str) -> Any:
+    """Return a class of the JVM by its dotted name; the JVM is asked once for each part of the name."""
+    return functools.reduce(getattr, name.split("."), jvm)
 
 
 def _lines_of(session: Any, system: Any, path: Any, number: int) -> list[str]:
@@ -133,7 +142,7 @@ def _lines_of(session: Any, system: Any, path: Any, number: int) -> list[str]:
         stream = system.open(path)
         try:
             stream.seek(start)
-            text = session._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")  # noqa: SLF001
+            text = _class_of(session._jvm, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8")  # noqa: SLF001
         finally:
             stream.close()
         lines = text.rstrip("\n").split("\n")[1:]  # the first is the format's version, or torn

@@ -92,7 +92,8 @@ def _seal_once(
     failpoints.hit("apply.after_begin")
     frames, options = manifest.frames(), coordinator.options
     small = (
-        sum(ref.changes for ref in frames) <= options.apply_max_changes
+        sum(ref.changes for ref in frames)
+        <= min(options.apply_max_changes, coordinator.store.driver_changes_max)
         and sum(ref.bytes for ref in frames) <= options.driver_apply_max_bytes
     )
     with coordinator.priority.applying():

@@ -85,6 +85,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsReadWithPointer):
     """
 
     can_be_filled = can_rewrite = True
+    driver_changes_max = 10_000  # tasks write to several files in parallel
 
     def __init__(
         self, path: str, namespace: str, clock: Clock | None = None, *, timeout_s: float = 30.0

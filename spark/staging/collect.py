@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, functions, types
 
-from tidegate.keys.groups import HASH_SEED, key_group
+from tidegate.keys.groups import HASH_SEED, key_group_of_each
 from tidegate.spark.calls.column_cache import cached, schema_of
 from tidegate.spark.calls.columns import column
 from tidegate.spark.calls.records import FUNCTION_CALLS, Call, KeyedCall
 from tidegate.spark.session.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
 from tidegate.spark.session.releases import arrow_schema_of
 from tidegate.spark.session.runs import Runs
-from tidegate.spark.staging.small_batches import CELL_BYTES, SmallBatchPredictor
+from tidegate.spark.staging.small_batches import SmallBatchPredictor
 from tidegate.wal.staging.last_per_key import sorted_by_all
 from tidegate.wal.staging.spec import CHANGES, StageSpec
 
@@ -52,7 +52,7 @@ def collect(calls: Sequence[Call], small: SmallBatchPredictor, runs: Runs) -> An
     keyed = [call for call in calls if not isinstance(call, FUNCTION_CALLS)]
     if len(keyed) < len(calls) or runs.marked:
         return None  # such functions run where Spark runs Python; Spark Connect does not count partitions
-    rows, kind = _rows(keyed, small.quota())
+    rows, kind = _rows(keyed, small)
     if not all(map(is_ordered, kind.fields)):
         return None
     try:
@@ -61,39 +61,39 @@ def collect(calls: Sequence[Call], small: SmallBatchPredictor, runs: Runs) -> An
         small.overflowed()  # so it is rarely tried again
         return None
     if not small.fits(batches.partitions):
-        rows, kind = _rows(keyed, small.quota())
+        rows, kind = _rows(keyed, small)
         batches = ArrowBatches(rows, BATCH_ROWS)
         small.fits(batches.partitions)
     schema = arrow_schema_of(_as_collected(kind))
     collected = [pa.ipc.read_record_batch(pa.py_buffer(encoded), schema) for encoded in batches.collect()]
     runs.read(batches.rdd)
     table = pa.Table.from_batches(collected, schema)
-    if _is_cut(table, small.quota()):
+    if _is_cut(table, small):
         small.overflowed()
         return None
     return table
 
 
-def _rows(calls: Sequence[KeyedCall], quota: int) -> tuple[DataFrame, types.StructType]:
+def _rows(calls: Sequence[KeyedCall], small: SmallBatchPredictor) -> tuple[DataFrame, types.StructType]:
     """Return the rows of all calls, and their schema."""
-    columns = [_columns(number, call) for number, call in enumerate(calls)]
+    columns = [_columns(number, call, small.cell_bytes) for number, call in enumerate(calls)]
     parts = [
-        filtered(call.rows, cached(_within, quota), cached(column_seq, *of_call))
+        filtered(call.rows, cached(_within, small.quota()), cached(column_seq, *of_call))
         for call, of_call in zip(calls, columns, strict=True)
     ]
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     made_of = [(call.rows, of_call) for call, of_call in zip(calls, columns, strict=True)]
     kind = schema_of(made_of, lambda: rows)
-    return _texts_cut(rows, kind), kind
+    return _texts_cut(rows, kind, small.cell_bytes), kind
 
 
-def _columns(number: int, call: KeyedCall) -> list[Column]:
+def _columns(number: int, call: KeyedCall, longest: int) -> list[Column]:
     """Return one call's columns: its number, each row's position, key, value and its order columns."""
     return [
         cached(_number, number),
         cached(_place),
-        cached(_cut, call.key, "k"),
-        cached(_cut, call.value, "v"),
+        cached(_cut, call.key, "k", longest),
+        cached(_cut, call.value, "v", longest),
         *(cached(Column.alias, order, f"o{number}_{place}") for place, order in enumerate(call.order)),
     ]
 
@@ -111,8 +111,8 @@ def _place() -> Column:
     return functions.monotonically_increasing_id().alias("m")
 
 
-def _cut(text: Column, name: str) -> Column:
-    return functions.substring(text, 1, CELL_BYTES + 1).alias(name)
+def _cut(text: Column, name: str, longest: int) -> Column:
+    return functions.substring(text, 1, longest + 1).alias(name)
 
 
 def is_ordered(field: types.StructField) -> bool:
@@ -123,14 +123,14 @@ def is_ordered(field: types.StructField) -> bool:
     return isinstance(kind, ORDERED)
 
 
-def _texts_cut(rows: DataFrame, kind: types.StructType) -> DataFrame:
+def _texts_cut(rows: DataFrame, kind: types.StructType, longest: int) -> DataFrame:
     """Cut long texts in order columns, too, as bytes, which have the same order."""
-    texts = {f.name: cached(_bytes_cut, f.name) for f in kind.fields if _is_text_order(f)}
+    texts = {f.name: cached(_bytes_cut, f.name, longest) for f in kind.fields if _is_text_order(f)}
     return rows.withColumns(texts) if texts else rows
 
 
-def _bytes_cut(name: str) -> Column:
-    return _cut(column(name).cast(types.BinaryType()), name)
+def _bytes_cut(name: str, longest: int) -> Column:
+    return _cut(column(name).cast(types.BinaryType()), name, longest)
 
 
 def _is_text_order(field: types.StructField) -> bool:
@@ -145,12 +145,15 @@ def _as_collected(kind: types.StructType) -> types.StructType:
     )
 
 
-def _is_cut(table: Any, quota: int) -> bool:
+def _is_cut(table: Any, small: SmallBatchPredictor) -> bool:
     places = pc.bit_wise_and(table["m"], (1 << _INDEX_BITS) - 1)
-    if (pc.max(places).as_py() or 0) >= quota:
+    if (pc.max(places).as_py() or 0) >= small.quota():
         return True
     for cells in table.columns:
-        if pa.types.is_binary(cells.type) and (pc.max(pc.binary_length(cells)).as_py() or 0) > CELL_BYTES:
+        if (
+            pa.types.is_binary(cells.type)
+            and (pc.max(pc.binary_length(cells)).as_py() or 0) > small.cell_bytes
+        ):
             return True
     return False
 
@@ -165,9 +168,8 @@ def changes_of(table: Any, tables: Sequence[int], spec: StageSpec) -> Any:
     """
     keys = table["k"].combine_chunks()
     of_null = HASH_SEED % spec.key_groups  # Spark's hash of null is the seed
-    groups = np.array(
-        [of_null if key is None else key_group(key, spec.key_groups) for key in keys.to_pylist()], np.int32
-    )
+    groups = np.array(key_group_of_each(keys.fill_null(b"").to_pylist(), spec.key_groups), np.int32)
+    groups[pc.is_null(keys).to_numpy(zero_copy_only=False)] = of_null
     indexes = np.array(tables, np.int32)[table["c"].to_numpy()]
     if spec.strides:
         groups -= groups % np.array(spec.strides, np.int32)[indexes]

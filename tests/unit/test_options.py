@@ -30,7 +30,7 @@ def test_the_defaults_are_valid_and_pinned():
         "max_lease_s": 600.0,
         "apply_deadline_s": 300.0,
         "parallelism": None,
-        "small_batch_rows": 5_000,
+        "small_batch_rows": 50_000,
         "value_bytes_max": 16 * 1024 * 1024,
         "wal_retain_s": 86_400.0,
         "on_bad_record": "fail",
@@ -65,7 +65,7 @@ def test_times_and_limits_follow_from_options_unless_a_test_sets_them():
     assert (options.stage_max_rows, options.apply_max_changes) == (7, 7)
     assert (options.decide_s, options.stuck_s, options.behind_s) == (20.0, 10.0, 150.0)
     options = Options(driver_stage_max_rows=0, decide_deadline_s=1, stuck_alarm_s=2, behind_alarm_s=3)
-    assert (options.stage_max_rows, options.apply_max_changes) == (0, 5_000)
+    assert (options.stage_max_rows, options.apply_max_changes) == (0, 50_000)
     assert (options.decide_s, options.stuck_s, options.behind_s) == (1, 2, 3)
 
 

@@ -81,7 +81,7 @@ class Options:
         default="Spark's default",
     )
     small_batch_rows: int = option(
-        5_000,
+        50_000,
         "Largest batch that the driver stages and applies itself, in rows; at most 100,000; 0: none"
         " ([small batches](writing.md#small-batches))",
         whole(0, DRIVER_ROWS_MAX),
@@ -181,9 +181,9 @@ class Options:
     """None: ``small_batch_rows``."""
     driver_apply_max_changes: int | None = fixed(None, whole(0), optional=True)
     """None: ``small_batch_rows``. A batch that the driver staged may still be applied by a Spark job."""
-    driver_stage_max_bytes: int = fixed(4 * MIB, whole(0))
+    driver_stage_max_bytes: int = fixed(16 * MIB, whole(0))
     """Also few rows may be large: their bytes are in the driver's memory several times."""
-    driver_apply_max_bytes: int = fixed(4 * MIB, whole(0))
+    driver_apply_max_bytes: int = fixed(16 * MIB, whole(0))
     """The same bound for the rows that the driver applies."""
     frame_bytes: int = fixed(900_000, whole(1))
     """A frame is a message of the log: below the 1 MB that Kafka's brokers and clients take by default."""

@@ -24,7 +24,7 @@ class SinkOptions(TypedDict, total=False):
     """Tasks that stage and apply: a number, or "executors". Default: Spark's default."""
     small_batch_rows: int
     """Largest batch that the driver stages and applies itself, in rows; at most 100,000; 0: none.
-    Default: 5,000.
+    Default: 50,000.
     """
     affinity: bool
     """Ask Spark to run tasks where their key groups' tasks ran last. Default: True."""

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,23 +82,17 @@ def random_round(seed: int, first: int, size: int = SIZE) -> Round:
     return Round(seed, first, cases, settings, key_groups, partitions, tasks, has_functions)
 
 
-def run(spark: SparkSession, folder: Path, rounds: Sequence[Round], done: Callable[[Round], None]) -> None:
-    """Run rounds in one query; ``done`` is called after each. Raises: AssertionError: a result is wrong."""
+def run(spark: SparkSession, folder: Path, played: Round) -> None:
+    """Run a round as a query: a namespace begins with a query. Raises: AssertionError: a result is wrong."""
     (folder / "input").mkdir(parents=True)
-    for index in range(BATCHES * len(rounds)):
+    for index in range(BATCHES):
         (folder / "input" / f"{index:06}.json").write_text('{"x": 1}')
     errors: list[BaseException] = []
-    playing: list[Play] = []
+    play = Play(played, folder / "round")
 
     def write(batch_df: Any, batch_id: int) -> None:
         try:
-            index, batch = divmod(batch_id, BATCHES)
-            if batch == 0:
-                playing[:] = [Play(rounds[index], folder / f"round-{index}")]
-            playing[0].write(batch_df, batch_id, batch)
-            if batch == BATCHES - 1:
-                playing[0].close()
-                done(rounds[index])
+            play.write(batch_df, batch_id)
         except BaseException as error:
             errors.append(error)
             raise
@@ -115,8 +109,7 @@ def run(spark: SparkSession, folder: Path, rounds: Sequence[Round], done: Callab
     except StreamingQueryException as error:
         raise (errors[0] if errors else error) from None
     finally:
-        for play in playing:
-            play.close()
+        play.close()
 
 
 class Play:
@@ -127,7 +120,7 @@ class Play:
         self.models = {way: [case.model(played.key_groups) for case in played.cases] for way in WAYS}
         self.sinks: dict[str, VersionedSink] = {}
 
-    def write(self, batch_df: Any, batch_id: int, batch: int) -> None:
+    def write(self, batch_df: Any, batch: int) -> None:
         """Write a batch in both ways, and check what is in the logs; after the last one what readers get."""
         session = batch_df.sparkSession
         frames = [
@@ -143,7 +136,7 @@ class Play:
 
         with _set(session, self.round.settings):
             for way in WAYS:
-                self._sink(way, batch).each(calls)(batch_df, batch_id)
+                self._sink(way, batch).each(calls)(batch_df, batch)
         staged = {way: self._frames(way) for way in WAYS}
         faults = []
         for way, (tasks, of_way) in staged.items():

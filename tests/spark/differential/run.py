@@ -17,35 +17,25 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from differential.rounds import SIZE, Round, random_round, run
+from differential.rounds import SIZE, random_round, run
 from differential.shrink import shrunk
-
-PER_QUERY = 20
-"""The rounds of a query."""
 
 
 def run_all(spark: SparkSession, seed: int, first: int, rounds: int, end_s: float = 1e9) -> int:
-    """Run rounds, no further query after ``end_s``; return the number of cases.
+    """Run rounds, no further one after ``end_s``; return the number of cases.
 
     Raises: AssertionError: a result is wrong.
     """
     begun, cases = time.monotonic(), 0
-
-    def done(played: Round) -> None:
-        nonlocal cases
-        cases += len(played.cases)
-        _show(f"seed {seed}: {cases} cases equal, {time.monotonic() - begun:.0f} s")
-
-    for begin in range(0, rounds, PER_QUERY):
-        numbers = range(first + SIZE * begin, first + SIZE * min(rounds, begin + PER_QUERY), SIZE)
-        query = [random_round(seed, number) for number in numbers]
-        done_before = cases
+    for number in range(first, first + SIZE * rounds, SIZE):
+        played = random_round(seed, number)
         with tempfile.TemporaryDirectory() as folder:
             try:
-                run(spark, Path(folder), query, done)
+                run(spark, Path(folder), played)
             except Exception as error:
-                failed = query[(cases - done_before) // SIZE]
-                raise AssertionError(f"{error}\n{shrunk(spark, failed, str(error))}") from error
+                raise AssertionError(f"{error}\n{shrunk(spark, played, str(error))}") from error
+        cases += len(played.cases)
+        _show(f"seed {seed}: {cases} cases equal, {time.monotonic() - begun:.0f} s")
         if time.monotonic() - begun > end_s:
             break
     return cases

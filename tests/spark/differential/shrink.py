@@ -56,7 +56,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 def _error(spark: SparkSession, part: Round) -> str:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            run(spark, Path(folder), [part], lambda _: None)
+            run(spark, Path(folder), part)
         except Exception as error:  # noqa: BLE001 - an error of the library is a finding too
             return f"{type(error).__name__}: {error}"
     return ""

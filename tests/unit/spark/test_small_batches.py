@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tidegate.spark.staging.small_batches import SPREAD, WAIT_MAX, SmallBatchPredictor
+from tidegate.spark.staging.small_batches import CELL_BYTES, FEW_ROWS, SPREAD, WAIT_MAX, SmallBatchPredictor
 
 
 def collects(small: SmallBatchPredictor, sizes: list[int], limit: int) -> list[str]:
@@ -72,12 +72,32 @@ def test_after_many_that_went_well_it_is_forgotten() -> None:
 def test_all_partitions_together_give_a_bounded_number_of_rows() -> None:
     chance = random.Random(1)
     for _ in range(200):
-        limit, partitions = chance.choice([1, 10, 5_000]), chance.choice([1, 2, 3, 16, 200, 5_000])
+        limit, partitions = chance.choice([1, 10, 5_000, 50_000]), chance.choice([1, 2, 3, 16, 200, 5_000])
         small = SmallBatchPredictor(limit, 1_000)
         fits = small.fits(partitions)
         assert fits is (partitions <= SPREAD)
         assert small.fits(partitions)
+        if chance.random() < 0.5:
+            small.staged(limit, 1)
+        limit = limit if small.cell_bytes < CELL_BYTES else min(limit, FEW_ROWS)
         assert 1 <= small.quota() <= SPREAD * limit
+        assert SPREAD * limit * small.cell_bytes <= SPREAD * FEW_ROWS * CELL_BYTES, "the bound on memory"
         assert partitions * small.quota() <= max(SPREAD * limit, partitions)
         if partitions <= SPREAD:
             assert small.quota() >= limit, "one of few partitions may hold them all"
+
+
+def test_more_rows_have_shorter_cells_and_a_cut_tries_the_other_limits() -> None:
+    small = SmallBatchPredictor(50_000, 10**9)
+    small.staged(FEW_ROWS, 1)
+    assert (small.quota(), small.cell_bytes) == (FEW_ROWS, CELL_BYTES)
+    small.staged(FEW_ROWS + 1, 1)
+    assert (small.quota(), small.cell_bytes) == (50_000, CELL_BYTES // 10)
+    small.staged(1, 1)
+    assert small.quota() == 50_000, "rows that come and go keep their limits"
+    small.overflowed()  # a cell was too long
+    small.staged(7_000, 1)
+    assert (small.quota(), small.cell_bytes) == (FEW_ROWS, CELL_BYTES)
+    small.overflowed()  # there were too many rows
+    small.staged(7_000, 1)
+    assert (small.quota(), small.cell_bytes) == (50_000, CELL_BYTES // 10)
