@@ -2,14 +2,15 @@ r"""Updates of a table in Redis: tidegate beside writers without guarantees, wit
 
     tools/run python tests/services/run.py kafka redis-memory -- \
         python benchmarks/bench_updates.py --wal {kafka} --store {redis} \
-        [--keys 1000000] [--batch 50000] [--zipf] [--block 4] [--rounds 5]
+        [--keys 1000000] [--batch 50000] [--zipf] [--far-ms 0] [--block 4] [--rounds 5]
 
 One query on local[2], beside the servers on the same cores. Each trigger changes ``--batch`` keys of a
 table of ``--keys``: uniform, or by ``--zipf`` key k with a chance of 1/k. Blocks of ``--block`` triggers go
 to the writers alternately: one MSET per Arrow batch, pipelines of 5,000 SETs, tidegate with sync commits, and
 with pipelined ones, whose last version is visible at the end of the block. Printed: the median seconds of a
 trigger, from the start of its block, so that Spark's own work between two batches counts; the processor time
-of a trigger by kind of process; the bytes that the server received; ratios to MSET.
+of a trigger by kind of process; the bytes that the server received; ratios to MSET. With ``--far-ms`` every
+writer reaches Redis by a relay that keeps each byte for half of that time, there and back.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
+from far import relayed
 from harness import DEADLINE_S, UNIT, VALUE, parser_of, rate, run_batches, sink_in, spark_on, tree
 
 from tidegate.bench.baselines.redis import write_arrow, write_rows
+from tidegate.sinks.redis.client.settings import settings_of
 
 MSET, SETS, SYNC, PIPELINED = "MSET", "SETs", "tidegate sync", "tidegate pipelined"
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -118,16 +121,21 @@ def loading_first(sink: Any, table: Any) -> Callable[[Any, int], None]:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, wal=True, store=True, keys=1_000_000, batch=50_000, block=4, rounds=5)
+    parser = parser_of(
+        __doc__, wal=True, store=True, keys=1_000_000, batch=50_000, block=4, rounds=5, far_ms=0.0
+    )
     parser.add_argument("--zipf", action="store_true")
     parser.add_argument("--warm-up", type=int, default=1, help="blocks of each writer before")
     arguments = parser.parse_args()
     logging.getLogger("tidegate").setLevel(logging.ERROR)  # each sink gets every fourth block of the batches
-    client = functools.partial(redis.Redis.from_url, arguments.store)
     drawn = f"pow({arguments.keys}, {UNIT})" if arguments.zipf else f"{arguments.keys} * {UNIT}"
     text = "concat('key-', cast(cast(floor({}) AS bigint) AS string)) AS key"
     columns = {"table": "t", "key": "key", "value": "value", "parallelism": 2}
     with spark_on() as spark, contextlib.ExitStack() as opened:
+        if arguments.far_ms:
+            port = opened.enter_context(relayed(settings_of(arguments.store, {}).seeds[0], arguments.far_ms))
+            arguments.store = f"redis://127.0.0.1:{port}"
+        client = functools.partial(redis.Redis.from_url, arguments.store)
         sides: dict[str, Any] = {
             MSET: lambda batch, _: write_arrow(client, "b:", batch),
             SETS: lambda batch, _: write_rows(client, "a:", batch),
@@ -147,7 +155,8 @@ def main() -> None:
             numbered.selectExpr("key", VALUE), blocks.write, lambda: len(blocks.seconds[PIPELINED]) >= last
         )
     shape = "zipf" if arguments.zipf else "uniform"
-    print(f"{arguments.batch:,} changes a trigger, {shape}, of {arguments.keys:,} keys")
+    far = f", Redis {arguments.far_ms:g} ms away" if arguments.far_ms else ""
+    print(f"{arguments.batch:,} changes a trigger, {shape}, of {arguments.keys:,} keys{far}")
     blocks.report(arguments.warm_up)
 
 

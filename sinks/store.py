@@ -59,8 +59,7 @@ class Store(Attempts):
     """
     value_limit = "the store allows no more, whatever value_bytes_max is"
     """Why it is ``value_bytes_max``, and the way to raise it."""
-    driver_changes_max = 100_000
-    """The changes of a version that one process applies faster than a Spark job does."""
+    driver_changes_max = 100_000  # of a version that one process applies faster than a Spark job does
     apply_bytes = 0
     """The best size of one ``apply``, in bytes of keys and values; 0: one frame."""
     size_counts = ""
@@ -71,10 +70,8 @@ class Store(Attempts):
     In a store whose reads cost the same with more versions, the limit protects the disk, not the reads.
     """
     unsearched = ""  # what ``vacuum`` and ``drop`` look for only if they are ``thorough``
-    can_be_filled = False
-    """Whether ``begin_fill`` and ``publish_filled`` work here."""
-    can_rewrite = False
-    """Whether ``rewrite`` works here."""
+    can_be_filled = False  # whether ``begin_fill`` and ``publish_filled`` work here
+    can_rewrite = False  # whether ``rewrite`` works here
 
     # -- identity ------------------------------------------------------------------------------
 

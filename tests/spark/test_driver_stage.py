@@ -49,6 +49,19 @@ def test_rows_that_are_too_long_are_not_pulled(stream, long):
     assert tasks(flights) == [1 if long < small_batches.CELL_BYTES else 2]
 
 
+def test_many_rows_are_pulled_if_their_cells_are_short(stream):
+    """Once 5,000 were too few; a longer cell is cut then, and the job stages its batch whole."""
+    flights = stream("id int, x string", staged_by="driver")
+    ids, long = range(small_batches.FEW_ROWS + 1), small_batches.CELL_BYTES // 10
+    batches = [rows_of(*ids, x=str(at)) for at in range(4)]
+    batches[3][7] = {"id": 7, "x": "y" * long}
+    flights.commit(flights.sink(table="t", key="id", parallelism=2), *batches)
+    rows = flights.rows("t")
+    assert rows.pop(7) == {"x": "y" * long}
+    assert rows == {key: {"x": "3"} for key in ids if key != 7}
+    assert tasks(flights) == [2, 2, 1, 2]
+
+
 def test_a_batch_that_was_too_much_for_the_driver_goes_by_the_job_next_time(stream, monkeypatch):
     """As where it is more than spark.driver.maxResultSize: the same sink in the same process tries again."""
     flights, collect = stream("id int, x string", staged_by="driver"), on_driver.collect
