@@ -83,27 +83,38 @@ class DriverStage:
         return None
 
     def staged(self, acks: Sequence[Ack]) -> None:
-        """Record the batch's size, whichever way it was staged."""
-        self._small.staged(sum(ack.given[0] for ack in acks), sum(ack.given[1] for ack in acks))
+        """Record the batch's size, whichever way it was staged: a small input may change large states."""
+        rows, given = (sum(ack.given[index] for ack in acks) for index in (0, 1))
+        self._small.staged(rows, max(given, sum(ref.bytes for ack in acks for ref in ack.frames)))
 
 
 class KeptLog:
-    """The driver's log with a copy of what is staged, so that the apply need not read it back."""
+    """The driver's log with a copy of what is staged, so that the apply need not read it back.
+
+    It keeps no more than the driver applies itself (I11).
+    """
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
+        self._room = coordinator.options.driver_apply_max_bytes
         coordinator.held = {}
 
     def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
         """As ``Log.stage``."""
         contents: list[bytes] = []
-        addresses = self._coordinator.log.stage(segment, _keeping(blobs, contents))
-        self._coordinator.held = {**self._coordinator.held, **dict(zip(addresses, contents, strict=True))}
+        addresses = self._coordinator.log.stage(segment, self._keeping(blobs, contents))
+        if self._room < 0:
+            self._coordinator.held = {}
+        else:
+            self._coordinator.held = {**self._coordinator.held, **dict(zip(addresses, contents, strict=True))}
         return addresses
 
-
-def _keeping(blobs: Iterable[bytes], contents: list[bytes]) -> Iterator[bytes]:
-    """Yield the blobs unchanged, keeping a reference to each."""
-    for blob in blobs:
-        contents.append(blob)
-        yield blob
+    def _keeping(self, blobs: Iterable[bytes], contents: list[bytes]) -> Iterator[bytes]:
+        """Yield the blobs unchanged, keeping a reference to each while they fit."""
+        for blob in blobs:
+            self._room -= len(blob)
+            if self._room >= 0:
+                contents.append(blob)
+            else:
+                contents.clear()
+            yield blob

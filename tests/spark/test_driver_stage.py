@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from differential.frames import frames_of
 
@@ -11,6 +13,7 @@ from tidegate.spark import Locality
 from tidegate.spark.session.jvm import NoArrowBatchesError
 from tidegate.spark.staging import collect as collected
 from tidegate.spark.staging import on_driver, small_batches
+from tidegate.spark.staging.on_driver import KeptLog
 from tidegate.wal.file.log import FileLog
 
 pytestmark = pytest.mark.spark
@@ -107,6 +110,37 @@ def test_bytes_to_order_by_that_are_no_text_are_compared_as_spark_does(stream):
     flights.commit(flights.sink(parallelism=2).each(each), *batches)
     assert [flights.rows(table)[1] for table in ("t0", "t1")] == [b"last", b"last"]
     assert tasks(flights) == [1, 2]
+
+
+def test_few_rows_that_change_large_states_are_kept_by_nobody_and_the_next_are_the_jobs_i11(
+    stream, monkeypatch
+):
+    """The input's bytes do not show the frames': a row of one column rewrites a value of many."""
+    held = []
+    original = KeptLog.stage
+
+    def stage(log, segment, blobs):
+        addresses = original(log, segment, blobs)
+        held.append(sum(map(len, log._coordinator.held.values())))
+        return addresses
+
+    monkeypatch.setattr(KeptLog, "stage", stage)
+    flights = stream("id int, x string", staged_by="driver")
+    limits = {"driver_stage_max_bytes": 3_000, "driver_apply_max_bytes": 3_000}
+    sink = flights.sink(key_groups=4, frame_bytes=1_000, parallelism=2, **limits)
+    large = [{"id": key, "x": f"{key}" + os.urandom(400).hex()} for key in range(10)]
+
+    def write(txn, rows):
+        if txn.batch_id < 2:
+            txn.upsert(f"t{txn.batch_id}", rows, "id")
+        else:
+            txn.patch("t0", rows.selectExpr("id", "1 AS n"), "id")
+
+    flights.commit(sink.each(write), large, rows_of(1), large, rows_of(1), rows_of(1))
+    assert {value["n"] for value in flights.rows("t0").values()} == {1}
+    assert tasks(flights) == [1, 2, 1, 2, 1]
+    assert held[:-1] == [0, 0]
+    assert held[-1] > 0
 
 
 def test_what_arrow_does_not_sort_as_spark_does_goes_by_the_job(stream):
