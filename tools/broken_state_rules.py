@@ -220,7 +220,7 @@ RULES: list[Rule] = [
         "driver-uses-a-part",
         "I1: a batch of which the driver was given a part is staged whole by the job",
         "spark/staging/collect.py",
-        "    if _is_cut(table, small.quota()):\n",
+        "    if _is_cut(table, small):\n",
         "    if False:\n",
         "tests/spark/test_driver_stage.py",
     ),

@@ -24,7 +24,7 @@ from tidegate.torture.driver.driver import AGED_BATCHES
 from tidegate.torture.driver.faults import FAULTS, OUTSIDE, SPARK
 from tidegate.torture.driver.side_work import REPAIRS
 from tidegate.torture.outcome import RESULTS
-from tidegate.torture.report.report import facts_of, page_of, verdict_of, write
+from tidegate.torture.report.report import PLANNED, facts_of, page_of, verdict_of, write
 from tidegate.torture.run import torture
 from tidegate.torture.schedule import FINISHES, cell_of
 
@@ -88,7 +88,7 @@ def report(urls, tmp_path_factory):
 
 def test_the_part_has_every_fault_and_way_that_files_have():
     cells = [cell_of(text) for text in PART]
-    elsewhere = {"server", "net-lost", "net-late", *OUTSIDE, *SPARK}
+    elsewhere = {"net-lost", "net-late", *OUTSIDE, *SPARK}
     assert {cell.fault for cell in cells} == FAULTS.keys() - elsewhere
     assert {cell.finish for cell in cells} == set(FINISHES)
 
@@ -233,27 +233,68 @@ def test_a_password_among_the_options_rules_out_what_the_proxy_does(tmp_path, mo
     assert "does not log in" in report.skipped[0].reason
 
 
-def test_a_server_is_killed_by_the_command_given_and_by_nothing_else(urls, tmp_path):
-    mark = tmp_path / "killed"
-    report = torture(
-        *urls,
-        only=["publish.before:server:second", "apply.after_chunk:server:same"],
-        server_kill=f"touch {mark}",
-        folder=tmp_path / "r",
-    )
+def planned(tmp_path, begin, end="", name="cut", **more):
+    """A plan of one fault, whose commands are lines of a shell."""
+    path = tmp_path / "plan.toml"
+    lines = {"name": name, "begin": f"sh -c '{begin}'"} | ({"end": f"sh -c '{end}'"} if end else {}) | more
+    path.write_text("[[fault]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))
+    return path
+
+
+def test_a_fault_of_a_plan_begins_at_the_failpoint_and_is_ended(urls, tmp_path):
+    """The driver runs on meanwhile: with the same driver its batch is visible before the fault's end."""
+    marks = tmp_path / "marks"
+    plan = planned(tmp_path, f"echo begin >> {marks}", f"echo end >> {marks}", hold_s=0.5)
+    only = ["publish.before:cut:second", "apply.after_chunk:cut:same", "open.after_claim:cut:claimed"]
+    report = torture(*urls, only=only, cluster=plan, folder=tmp_path / "r")
     assert report.totals.all_proven, report.totals.wrong
-    assert mark.exists()
-    limits = "--only publish.before:server:second:1 --only apply.after_chunk:server:same:1 --jobs 2</code>"
-    assert f" --allow-server-kill CMD {limits}" in page_of(report)
+    assert marks.read_text().split() == ["end", *["begin", "end"] * 3], (
+        "a run begins with the end of each fault"
+    )
+    assert f" --cluster {plan} --only publish.before:cut:second:1 " in page_of(report)
+    assert PLANNED in page_of(report)
 
 
-def test_a_command_that_fails_proves_nothing(urls, tmp_path):
-    cell = "publish.before:server:second"
-    report = torture(*urls, only=[cell], server_kill="false", folder=tmp_path / "r")
-    (outcome,) = report.totals.outcomes
-    assert outcome.result == "unproven"
-    assert "the command that kills a server failed" in outcome.unproven[0]
-    assert not report.all_proven
+@pytest.mark.parametrize("end", ["", "exit 4"])
+def test_a_command_that_fails_ends_the_run_and_names_the_step(urls, tmp_path, end):
+    plan = planned(tmp_path, "echo no such host; exit 255" if not end else "true", end)
+    with pytest.raises(ConfigError, match="run its end by hand") as raised:
+        torture(*urls, only=["publish.before:cut:second"], cluster=plan, folder=tmp_path / "r")
+    assert ("no such host" in str(raised.value)) is not bool(end)
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("fault = 3", "is no plan"),
+        ("[[fault]]\nname = 'x'", "begin"),
+        ("[[fault]]\nname = 'x'\nbegin = 'true'\nhold = 3", "hold"),
+        ("[[fault]]\nname = 'x'\nbegin = ''", "set begin"),
+        ("[[fault]]\nname = 'x'\nbegin = \"sh -c 'x\"", "is no command"),
+        ("[[fault]]\nname = 'X y'\nbegin = 'true'", "a-z"),
+        ("[[fault]]\nname = 'kill'\nbegin = 'true'", "another one"),
+        ("[[fault]]\nname = 'x'\nbegin = 'true'\n" * 2, "another one"),
+        ("[[fault]]\nname = 'x'\nbegin = 'true'\nhold_s = 31", "hold_s"),
+        ("[[fault]]\nname = 'x'\nbegin = 'true'\nhold_s = nan", "hold_s"),
+        ("fault = []", "0 faults"),
+    ],
+)
+def test_what_is_no_plan_is_refused_before_anything_is_written(urls, tmp_path, text, problem):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        torture(*urls, cluster=path, folder=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_run_with_a_plan_is_resumed_with_it(urls, tmp_path):
+    plan = planned(tmp_path, "true", hold_s=0)
+    torture(*urls, faults=["cut"], cells=1, cluster=plan, folder=tmp_path / "r")
+    with pytest.raises(ConfigError, match="give its --cluster again"):
+        torture(*urls, resume=tmp_path / "r", cells=1)
+    report = torture(*urls, resume=tmp_path / "r", cells=1, cluster=plan)
+    assert len(report.totals.outcomes) == 2
+    assert report.all_proven
 
 
 def test_a_long_run_keeps_no_endless_histories(urls, tmp_path, monkeypatch):

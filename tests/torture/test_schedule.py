@@ -22,18 +22,20 @@ from tidegate.torture.schedule import (
 SQLITE, REDIS, CLUSTER = "sqlite:///s", "redis://h:1", "redis+cluster://h:1"
 
 
-def first_round(seed, store=REDIS, faults=FAULTS, server_kill=""):
-    here = Environment(store, server_kill)
+def first_round(seed, store=REDIS, faults=FAULTS, planned=()):
+    here = Environment(store, planned)
     return list(itertools.islice(cells(seed, faults, here), round_size(faults, here)))
 
 
 @pytest.mark.parametrize("store", [SQLITE, REDIS, CLUSTER])
-@pytest.mark.parametrize("server_kill", ["", "restart"])
-def test_every_failpoint_fault_and_way_is_run_or_told_as_not_run(store, server_kill):
-    run = first_round(3, store, server_kill=server_kill)
+@pytest.mark.parametrize("planned", [(), ("broker-away", "cut")])
+def test_every_failpoint_fault_and_way_is_run_or_told_as_not_run(store, planned):
+    faults = (*FAULTS, *planned)
+    run = first_round(3, store, faults, planned)
     assert len({str(cell) for cell in run}) == len(run)
-    left_out = sum(skip.cells for skip in skipped(FAULTS, Environment(store, server_kill)))
-    assert len(run) + left_out == len(failpoints.NAMES) * len(FAULTS) * len(FINISHES)
+    left_out = sum(skip.cells for skip in skipped(faults, Environment(store, planned)))
+    assert len(run) + left_out == len(failpoints.NAMES) * len(faults) * len(FINISHES)
+    assert {cell.fault for cell in run if cell.alone} >= {*planned}, "others would meet the fault too"
     assert {cell.round for cell in run} == {1}
 
 
@@ -66,7 +68,7 @@ def test_a_seed_gives_one_schedule():
 
 
 def test_nothing_that_is_possible_is_no_endless_search():
-    assert list(cells(1, ["server"], Environment(SQLITE))) == []
+    assert list(cells(1, ["reshard"], Environment(SQLITE))) == []
 
 
 def test_a_proxy_needs_a_plain_server():

@@ -85,7 +85,7 @@ def came_to(tmp_path, monkeypatch):
             seed=1,
             workloads=("marker",),
             deadline_s=0.05,
-            server_kill="",
+            plan=(),
             keep=False,
         )
         return run_cell(setting, CELL, threading.Event())

@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from tidegate.testing.process import forked
 from tidegate.torture import schedule
 from tidegate.torture.cell import jobs as cell_jobs
 from tidegate.torture.cell.cell import drop_namespace, is_left_behind, run_cell
+from tidegate.torture.cell.cluster import end_all, read_plan
 from tidegate.torture.cell.setting import Setting, Stopped, Unanswered, namespace_of
 from tidegate.torture.driver.driver import Where
 from tidegate.torture.driver.faults import FAULTS, SPARK, TOPOLOGY
@@ -105,7 +106,7 @@ def torture(  # noqa: PLR0913 - its options
     jobs: int | None = None,
     cell_s: float | None = None,
     keep: bool = False,
-    server_kill: str = "",
+    cluster: Path | None = None,
     topology: bool = False,
     wal_options: Mapping[str, Any] | None = None,
     store_options: Mapping[str, Any] | None = None,
@@ -120,9 +121,10 @@ def torture(  # noqa: PLR0913 - its options
     after N ``cells``, after the ``whole`` table of cells once, or after the cells that ``only`` names.
     ``folder`` receives the histories and outcomes. ``resume`` is such a folder, whose cells are not run
     again. The same ``seed`` gives the same schedule. ``topology``: slots may be moved, and replicas promoted.
+    ``cluster``: a plan of commands that disturb the servers and the network.
     ``spark``: the master of drivers that are Spark applications; then ``jobs`` is 1 by default, not 2, and
-    ``cell_s`` 180 s, not 60 s. ``reader``: the command of a reader that is driven, too, by the protocol of
-    ``conformance/README.md``. ``begun`` is called with the parameters and the folder, before the first cell.
+    ``cell_s`` 180 s, not 60 s. ``reader``: the command of a reader that is driven, too
+    (``conformance/README.md``). ``begun`` is called with the parameters and the folder, before any cell.
 
     Processes are forked from a server that imports the main module: a script that calls this function has to
     do so under ``if __name__ == "__main__"``.
@@ -133,13 +135,18 @@ def torture(  # noqa: PLR0913 - its options
     jobs = (1 if spark else JOBS) if jobs is None else jobs
     cell_s = _cell_s(spark) if cell_s is None else cell_s
     changed = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
+    plan = () if cluster is None else read_plan(cluster, FAULTS, cell_s)
+    known = (*FAULTS, *(fault.name for fault in plan))
     if resume is None:
-        spec = _new_run(wal, store, seed, workloads, FAULTS if faults is None else faults, only, spark)
+        named = known if faults is None else faults
+        spec = _new_run(wal, store, seed, workloads, named, only, spark, known)
     else:
         spec = _resumed(resume, wal, store, spark, changed=changed, folder=folder)
+        if missing := sorted({*spec.faults} - {*known}):
+            raise ConfigError(f"the run had the faults {', '.join(missing)}: give its --cluster again")
     _check_limits(duration_s, cells, jobs, cell_s)
     where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
-    _check_possible(spec.only, environment := _environment(where, spec, server_kill, topology=topology))
+    _check_possible(spec.only, environment := _environment(where, spec, known, topology=topology))
     if spark:
         check_pyspark()
         if faults is not None:
@@ -159,7 +166,8 @@ def torture(  # noqa: PLR0913 - its options
         seed=spec.seed,
         workloads=spec.workloads,
         deadline_s=cell_s,
-        server_kill=server_kill,
+        plan=plan,
+        cluster="" if cluster is None else str(cluster),
         keep=keep,
         spark=spark,
         reader=reader,
@@ -168,6 +176,7 @@ def torture(  # noqa: PLR0913 - its options
         (report_folder / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(spec)))
     limits = _Limits(duration_s, cells, whole=whole or bool(spec.only))
     with _locked(report_folder):
+        end_all(plan)
         done = read_outcomes(report_folder / OUTCOMES_FILE)
         begun(spec, report_folder)
         return _Run(setting, spec, limits, jobs, progress, done, environment, topology=topology).run()
@@ -200,6 +209,7 @@ def _new_run(
     faults: Iterable[str],
     only: Iterable[str],
     spark: str,
+    known: Collection[str] = tuple(FAULTS),
 ) -> Asked:
     return Asked(
         id=secrets.token_hex(4),
@@ -207,8 +217,8 @@ def _new_run(
         store=redact(store),
         seed=secrets.randbelow(2**31) if seed is None else seed,
         workloads=schedule.check_names("workload", workloads, WORKLOADS),
-        faults=schedule.check_names("fault", faults, FAULTS),
-        only=tuple(str(schedule.cell_of(text)) for text in only),
+        faults=schedule.check_names("fault", faults, known),
+        only=tuple(str(schedule.cell_of(text, known)) for text in only),
         started_us=time.time_ns() // 1_000,
         spark=spark,
     )
@@ -225,16 +235,17 @@ def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s
         raise ConfigError(f"a cell's deadline is {cell_s} s; it must be 5 to 3,600 seconds")
 
 
-def _environment(where: Where, spec: Asked, server_kill: str, *, topology: bool) -> Environment:
+def _environment(where: Where, spec: Asked, known: Collection[str], *, topology: bool) -> Environment:
     """Collect what decides which faults are possible. Only requested faults of the topology are tried."""
     lacking: Mapping[str, str] = {}
-    faults = {*spec.faults, *(schedule.cell_of(text).fault for text in spec.only)}
+    faults = {*spec.faults, *(schedule.cell_of(text, known).fault for text in spec.only)}
     if faults & {*TOPOLOGY} and "redis" in where.store.partition("+")[0].partition(":")[0]:
         from tidegate.torture.driver import redis_faults  # the Redis client may not be installed
 
         lacking = redis_faults.lacking(where, allowed=topology)
     logs_in = any(name in where.store_options for name in schedule.LOGINS)
-    return Environment(where.store, server_kill, logs_in, lacking, spec.spark)
+    planned = tuple(fault for fault in known if fault not in FAULTS)
+    return Environment(where.store, planned, logs_in, lacking, spec.spark)
 
 
 def _check_faults(faults: Iterable[str], environment: Environment) -> None:
@@ -247,7 +258,7 @@ def _check_faults(faults: Iterable[str], environment: Environment) -> None:
 def _check_possible(only: Iterable[str], environment: Environment) -> None:
     """Check that each cell requested by name is possible. ConfigError: one is not."""
     for text in only:
-        cell = schedule.cell_of(text)
+        cell = schedule.cell_of(text, environment.planned)
         why = schedule.unreached(cell.failpoint, cell.fault, environment)
         if why := why or schedule.impossible(cell.fault, environment):
             raise ConfigError(f"{text} cannot be run: {why}")
@@ -385,12 +396,13 @@ class _Run:
             if self._applications is not None:
                 self._applications.close()
         spec = self._asked
-        faults = "" if spec.faults == tuple(FAULTS) else f" --faults {','.join(spec.faults)}"
+        known = *FAULTS, *self._environment.planned
+        faults = "" if spec.faults == known else f" --faults {','.join(spec.faults)}"
         loads = "" if spec.workloads == tuple(WORKLOADS) else f" --workloads {','.join(spec.workloads)}"
         unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
         unsafe += " --allow-topology-changes" if self._topology else ""
-        unsafe += " --allow-server-kill CMD" if setting.server_kill else ""  # it may contain a password
-        unsafe += " --reader CMD" if setting.reader else ""  # likewise
+        unsafe += f" --cluster {setting.cluster}" if setting.cluster else ""
+        unsafe += " --reader CMD" if setting.reader else ""  # it may contain a password
         unsafe += f" --spark '{spec.spark}'" if spec.spark else ""
         unsafe += (
             "" if setting.deadline_s == _cell_s(spec.spark) else f" --cell-deadline {setting.deadline_s:g}s"
@@ -434,7 +446,7 @@ class _Run:
         """Return the cells to run, without those that are done."""
         spec = self._asked
         if spec.only:
-            every: Iterator[Cell] = map(schedule.cell_of, spec.only)
+            every: Iterator[Cell] = (schedule.cell_of(text, self._environment.planned) for text in spec.only)
         else:
             every = schedule.cells(spec.seed, spec.faults, self._environment)
         if self._limits.whole and not spec.only:

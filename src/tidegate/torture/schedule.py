@@ -59,7 +59,7 @@ class Cell(NamedTuple):
     @property
     def alone(self) -> bool:
         """Whether it disturbs everything that uses the same servers."""
-        return self.fault in TOPOLOGY
+        return self.fault in TOPOLOGY or self.fault not in FAULTS
 
     @property
     def side_work(self) -> str:
@@ -92,15 +92,15 @@ class Shape(msgspec.Struct, frozen=True):
     frame_bytes: int
 
 
-def cell_of(text: str) -> Cell:
+def cell_of(text: str, planned: Collection[str] = ()) -> Cell:
     """Parse the name of a cell, such as ``publish.before:kill:second``, with or without ``:ROUND``.
 
-    ConfigError: no cell has that name.
+    ``planned``: the faults of the user's plan. ConfigError: no cell has that name.
     """
     parts = text.split(":")
     failpoint, fault, finish = (*parts[:3], "", "", "")[:3]
     number = parts[3] if len(parts) > 3 else "1"
-    if failpoint not in failpoints.NAMES or fault not in FAULTS or finish not in FINISHES:
+    if failpoint not in failpoints.NAMES or fault not in {*FAULTS, *planned} or finish not in FINISHES:
         raise ConfigError(
             f"{text!r} is not a cell: write FAILPOINT:FAULT:FINISH, as in publish.before:kill:second"
         )
@@ -125,13 +125,13 @@ def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> tupl
 class Environment(NamedTuple):
     """The environment of a run, which decides which faults are possible.
 
-    ``server_kill``: the command that kills a server. ``logs_in``: the store's options contain a login.
+    ``planned``: the faults of the user's plan. ``logs_in``: the store's options contain a login.
     ``lacking``: the faults of the store's topology that are not possible, each with its reason. ``spark``:
     the master of drivers that are Spark applications; '': they are without Spark.
     """
 
     store: str
-    server_kill: str = ""
+    planned: tuple[str, ...] = ()
     logs_in: bool = False
     lacking: Mapping[str, str] = MappingProxyType({})
     spark: str = ""
@@ -144,7 +144,9 @@ class Environment(NamedTuple):
 
 def impossible(fault: str, environment: Environment) -> str:
     """Return the reason why a fault is not possible here; '' when it is possible."""
-    store, server_kill, logs_in, lacking, spark = environment
+    store, planned, logs_in, lacking, spark = environment
+    if fault in planned:
+        return ""
     kind = store.partition(":")[0]
     if fault in SPARK and not spark:
         return "the drivers are without Spark (--spark MASTER)"
@@ -165,8 +167,6 @@ def impossible(fault: str, environment: Environment) -> str:
         return f"a store at {kind}:// has neither slots nor replicas nor hashes (only Redis has)"
     if fault in lacking:
         return lacking[fault]
-    if fault == "server" and not server_kill:
-        return "no command that kills and restarts a server was given (--allow-server-kill)"
     return ""
 
 

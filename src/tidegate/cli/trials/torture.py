@@ -71,8 +71,11 @@ Resume = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Go on with the run in this folder: cells that are done stay."),
 ]
-ServerKill = Annotated[
-    str, typer.Option(metavar="CMD", help="A command that kills a server and starts it again; may be used.")
+Cluster = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="A plan of your own faults: commands that disturb servers and network."
+    ),
 ]
 Topology = Annotated[
     bool,
@@ -113,7 +116,7 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
     faults: Faults = None,
     report: ReportAt = None,
     resume: Resume = None,
-    allow_server_kill: ServerKill = "",
+    cluster: Cluster = None,
     allow_topology_changes: Topology = False,
     spark: Spark = "",
     reader: Reader = "",
@@ -159,7 +162,7 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
             reader=reader,
             cell_s=None if cell_deadline is None else _seconds("--cell-deadline", cell_deadline),
             keep=keep,
-            server_kill=allow_server_kill,
+            cluster=cluster,
             topology=allow_topology_changes,
             wal_options=of_wal,
             store_options=of_store,

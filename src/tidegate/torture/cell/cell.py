@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +16,14 @@ from tidegate.base.decoders import json_decoder
 from tidegate.errors import LineageError
 from tidegate.testing.process.forked import NO_ROOM, Forked
 from tidegate.torture.cell import jobs, outside_reader, readers
+from tidegate.torture.cell.cluster import LOST, Disturbance
 from tidegate.torture.cell.expectations import Seen, moved_by_a_zombie, unfinished, unretired
 from tidegate.torture.cell.jobs import Judged
-from tidegate.torture.cell.outside_faults import Outside
+from tidegate.torture.cell.outside_faults import GONE, Outside
 from tidegate.torture.cell.setting import Setting, Stopped, Unanswered, Unfinished, namespace_of, where_of
 from tidegate.torture.driver import driver
 from tidegate.torture.driver.driver import AGED_BATCHES, FAILED
-from tidegate.torture.driver.faults import CLOCK_STEPS_S, EVICTIONS, KILLS, OUTSIDE, TOPOLOGY
+from tidegate.torture.driver.faults import CLOCK_STEPS_S, CLUSTER, EVICTIONS, KILLS, OUTSIDE, TOPOLOGY
 from tidegate.torture.driver.side_work import FOLLOWS, TIDIES
 from tidegate.torture.driver.timeouts import ERRORS, MORE_TIME, NAMES, reason
 from tidegate.torture.driver.workloads import derived_of
@@ -120,6 +119,8 @@ class CellRun:
         self._batches = self._aged + self._shape.batches
         seed = f"{setting.seed}-{cell}"
         self._outside = Outside(self, cell.fault, seed) if cell.fault in OUTSIDE else None
+        planned = [Disturbance(fault) for fault in setting.plan if fault.name == cell.fault]
+        self._planned = planned[0] if planned else None
         self.where_json = _json(self.where)
 
     @property
@@ -136,7 +137,7 @@ class CellRun:
         """Whether the disturbed driver stops itself, to be woken from here."""
         fault = self._cell.fault
         is_paused = self._taken_over and fault in ("late", "net-late", "net-lost")
-        return is_paused or fault in ("stop", "server", *OUTSIDE)
+        return is_paused or self._planned is not None or fault in ("stop", *OUTSIDE)
 
     @contextlib.contextmanager
     def ends_open(self) -> Iterator[None]:
@@ -173,8 +174,8 @@ class CellRun:
         first = self._drive(disturbed=True)
         if self._sleeps:
             self.until(first, self.struck, "did not reach its fault in time")
-            if self._cell.fault == "server":
-                self._kill_server()
+            if self._planned is not None:
+                self._disturb_cluster(self._planned, first)
             elif self._outside is not None:
                 self._outside.begin()
             self._finish()
@@ -304,14 +305,14 @@ class CellRun:
             frame_bytes=shape.frame_bytes,
             deadline_s=self._setting.deadline_s / DRIVER_PART,
             salt=1 if cell.fault == "other-rows" and not disturbed else 0,
-            fault="kill" if dies_at else cell.fault if disturbed else "",
+            fault="kill" if dies_at else "" if not disturbed else CLUSTER if self._planned else cell.fault,
             failpoint=dies_at or cell.failpoint,
             nth=1 if dies_at else shape.nth,
             taken_over=self._taken_over,
             goes_on=disturbed and not self._taken_over and cell.fault not in EVICTIONS,
             side_work="" if ages else cell.side_work,
             keeps=2 if cell.fault in EVICTIONS else 1,
-            servers_change=cell.fault in TOPOLOGY,
+            servers_change=cell.fault in TOPOLOGY or self._planned is not None,
             clocks_step=cell.fault in CLOCK_STEPS_S and not ages,
             reopen_at=self._aged + shape.reopen_at if disturbed and shape.reopen_at else 0,
             ages=ages,
@@ -355,6 +356,8 @@ class CellRun:
         refusals = self._outside.refusals if self._outside is not None else ()
         if process.exit_code in (*codes, *refusals):
             return
+        if self._planned is not None and process.exit_code == GONE:
+            raise Unfinished(f"{process.output.stem}: {LOST}")
         if process.exit_code in NAMES:
             raise Unanswered(reason(process.output.stem, process.exit_code, last_output(process.output)))
         if process.exit_code == NO_ROOM:
@@ -393,19 +396,20 @@ class CellRun:
             if not self._left_s():
                 raise Unfinished(f"{process.output.stem} did not end after {signal.Signals(number).name}")
 
-    def _kill_server(self) -> None:
-        """Run the user's own command, which returns when the server is up again."""
-        # The server may lose acknowledged writes: then reads are refused until the log has put them back.
-        self._recorder.note(Fault(kind="server", target="the command given", forgets=True))
-        try:
-            subprocess.run(  # noqa: S603 - the user's, as given
-                shlex.split(self._setting.server_kill),
-                check=True,
-                timeout=max(self._left_s(), 1.0),
-                capture_output=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise Unfinished(f"the command that kills a server failed: {error}") from None
+    def _disturb_cluster(self, planned: Disturbance, first: Process) -> None:
+        """Let the driver run on while the plan's fault lasts; it stops again if others take over then."""
+        # A server may lose acknowledged writes: then reads are refused until the log has put them back.
+        self._recorder.note(Fault(kind=self._cell.fault, target="the user's cluster", forgets=True))
+
+        def go_on(left_s: float) -> None:
+            self._check_ending()
+            first.send(signal.SIGCONT)
+            if first.wait(min(AGAIN_S, left_s)):
+                time.sleep(min(AGAIN_S, left_s))
+
+        planned.hold(go_on, self._left_s())
+        if self._taken_over:
+            first.send(signal.SIGSTOP)
 
     def struck(self) -> bool:
         """Return whether the fault happened."""
@@ -416,6 +420,8 @@ class CellRun:
 
     def end_all(self) -> None:
         """End all processes of the cell."""
+        if self._planned is not None:
+            self._planned.end()
         if self._outside is not None:
             self._outside.stop()
         for process in self._processes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import xxhash
 
+from tidegate.torture.cell.cluster import ClusterFault
 from tidegate.torture.driver.driver import Where
 from tidegate.torture.schedule import Cell
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """The setting of all cells of a run. ``folder`` is the report's; ``server_kill`` '' if not allowed."""
+    """The setting of all cells of a run. ``folder`` is the report's, ``plan`` the user's own faults."""
 
     wal: str
     store: str
@@ -22,8 +23,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     workloads: tuple[str, ...]
     deadline_s: float
-    server_kill: str
+    plan: tuple[ClusterFault, ...]
     keep: bool
+    cluster: str = ""
+    """The file of the plan."""
     spark: str = ""
     """The master of drivers that are Spark applications."""
     reader: str = ""

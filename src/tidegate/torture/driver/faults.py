@@ -40,7 +40,6 @@ FAULTS = {
     "evict-base": "a hash of merged versions is removed from Redis, and the log no longer has its rows",
     "reshard": "slots of the namespace move between primaries, every second move is cancelled half-way",
     "replica": "replicas are attached, detached and promoted",
-    "server": "a server is killed and started again by the command given for it",
     "other-rows": "SIGKILL; the replay of the batch has other rows",
     "attempts": "SIGKILL; every task is tried twice, with other rows the first time",
     "old-checkpoint": "SIGKILL; afterwards an older copy of the checkpoint is put back",
@@ -57,6 +56,8 @@ TABLE = ("raise", "kill", "stop", "twice", "lost", "late")
 EVICTIONS = ("evict-layer", "evict-base")
 TOPOLOGY = ("reshard", "replica")
 """Faults that affect all servers together: no other cell runs meanwhile."""
+CLUSTER = "cluster"
+"""A fault of the user's plan: the driver stops at the failpoint until a command has begun it."""
 OUTSIDE = (*EVICTIONS, *TOPOLOGY)
 """Faults that another process does to the store, while the driver is stopped at the failpoint."""
 
@@ -170,7 +171,7 @@ class Disturber:
             case "raise":
                 self.note(name)
                 raise FailpointError(f"failpoint {name}")
-            case fault if fault in ("stop", "server", *OUTSIDE):
+            case fault if fault in ("stop", CLUSTER, *OUTSIDE):
                 self.note(name)
                 stop()
             case fault if fault in AT_A_CALL:

@@ -22,6 +22,7 @@ LISTED_MAX = 100
 """The number of unproven cells that the page lists; the JSON lists all of them."""
 
 FAULTS_ABREAST = 4
+PLANNED = "a fault of the plan that was given"
 """The number of faults in each part of the crash table: a part is no wider than a page."""
 
 Place = tuple[str, str, str]
@@ -87,7 +88,7 @@ def page_of(report: Report) -> str:
         matrix=_matrix(report),
         wrong=_wrong(report),
         skipped=_skipped(report),
-        words=_glossary(),
+        words=_glossary(report),
     )
 
 
@@ -144,7 +145,7 @@ def _matrix(report: Report) -> str:
         broken[place] += outcome.result == VIOLATED
     impossible = {skip.fault for skip in report.skipped if not skip.failpoint}
     possible = {*report.asked.faults} - impossible | {place[1] for place in every}
-    faults = [fault for fault in FAULTS if fault in possible]
+    faults = [fault for fault in _described(report) if fault in possible]
     parts = [
         _part(faults[first : first + FAULTS_ABREAST], every, proven, broken)
         for first in range(0, len(faults), FAULTS_ABREAST)
@@ -156,7 +157,8 @@ def _part(
     faults: Sequence[str], every: Counter[Place], proven: Counter[Place], broken: Counter[Place]
 ) -> str:
     head = "".join(
-        f'<th colspan="{len(FINISHES)}" title="{escape(FAULTS[f])}">{escape(f)}</th>' for f in faults
+        f'<th colspan="{len(FINISHES)}" title="{escape(FAULTS.get(f, PLANNED))}">{escape(f)}</th>'
+        for f in faults
     )
     ways = "".join(f'<th class=way title="{escape(FINISHES[w])}">{w}</th>' for w in FINISHES) * len(faults)
     rows = []
@@ -232,6 +234,11 @@ def _skipped(report: Report) -> str:
     )
 
 
-def _glossary() -> str:
-    pairs: Sequence[tuple[str, str]] = [*FAULTS.items(), *FINISHES.items()]
+def _described(report: Report) -> dict[str, str]:
+    """Return the description of each fault, those of the user's plan last."""
+    return FAULTS | {fault: PLANNED for fault in report.asked.faults if fault not in FAULTS}
+
+
+def _glossary(report: Report) -> str:
+    pairs: Sequence[tuple[str, str]] = [*_described(report).items(), *FINISHES.items()]
     return "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs)

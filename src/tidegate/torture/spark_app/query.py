@@ -23,7 +23,7 @@ from tidegate.spark import Derived, VersionedSink, writer
 from tidegate.spark.batch import batch_context
 from tidegate.spark.transaction import Transaction
 from tidegate.torture.driver.driver import LIVES_MAX, Plan, exit_code_of, read_own_commit
-from tidegate.torture.driver.faults import SPARK, Disturber, Strike
+from tidegate.torture.driver.faults import CLUSTER, SPARK, Disturber, Strike
 from tidegate.torture.driver.faults import kill as kill_driver
 from tidegate.torture.driver.workloads import VALUE, changes_of, derived_of
 from tidegate.torture.history.events import Change, Offered, Opened, Raised, Returned
@@ -117,8 +117,8 @@ class SparkTorture:
         constants: Any = {
             "frame_bytes": plan.frame_bytes,
             "driver_stage_max_rows": 0,
-            # A fault of Spark's processes needs tasks that apply, a fault of the driver's own calls none.
-            "driver_apply_max_changes": 0 if plan.fault in SPARK else 5_000,
+            # Faults of Spark's processes and of a cluster need tasks that apply, the driver's own calls none.
+            "driver_apply_max_changes": 0 if plan.fault in (*SPARK, CLUSTER) else 5_000,
             "decide_deadline_s": plan.deadline_s,
             "heartbeat_s": NO_HEARTBEAT_S,
         }
