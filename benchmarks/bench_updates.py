@@ -6,11 +6,12 @@ r"""Updates of a table in Redis: tidegate beside writers without guarantees, wit
 
 One query on local[2], beside the servers on the same cores. Each trigger changes ``--batch`` keys of a
 table of ``--keys``: uniform, or by ``--zipf`` key k with a chance of 1/k. Blocks of ``--block`` triggers go
-to the writers alternately: one MSET per Arrow batch, pipelines of 5,000 SETs, tidegate with sync commits, and
-with pipelined ones, whose last version is visible at the end of the block. Printed: the median seconds of a
-trigger, from the start of its block, so that Spark's own work between two batches counts; the processor time
-of a trigger by kind of process; the bytes that the server received; ratios to MSET. With ``--far-ms`` every
-writer reaches Redis by a relay that keeps each byte for half of that time, there and back.
+to the writers alternately: one MSET per Arrow batch, in tasks; one MSET by the driver, which collects the
+rows; pipelines of 5,000 SETs; tidegate with sync commits, and with pipelined ones, whose last version is
+visible at the end of the block. Printed: the median seconds of a trigger, from the start of its block, so
+that Spark's own work between two batches counts; the processor time of a trigger by kind of process; the
+bytes that the server received; ratios to MSET. With ``--far-ms`` every writer reaches Redis by a relay that
+keeps each byte for half of that time, there and back.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from harness import DEADLINE_S, UNIT, VALUE, parser_of, rate, run_batches, sink_
 from tidegate.bench.baselines.redis import write_arrow, write_rows
 from tidegate.sinks.redis.client.settings import settings_of
 
-MSET, SETS, SYNC, PIPELINED = "MSET", "SETs", "tidegate sync", "tidegate pipelined"
+MSET, HERE, SETS = "MSET", "MSET by the driver", "SETs"
+SYNC, PIPELINED = "tidegate sync", "tidegate pipelined"
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 KINDS = {"redis-server": "Redis", "java": "JVM", "python": "Python workers"}
 Bill = collections.Counter[str]
@@ -114,6 +116,14 @@ class Blocks:
             )
 
 
+def write_here(client: Callable[[], Any], prefix: str, batch: Any) -> None:
+    """Write a DataFrame of keys and values by one MSET of this process."""
+    rows = batch.toArrow()
+    keys = [prefix + key for key in rows["key"].to_pylist()]
+    with contextlib.closing(client()) as server:
+        server.mset(dict(zip(keys, rows["value"].to_pylist(), strict=True)))
+
+
 def loading_first(sink: Any, table: Any) -> Callable[[Any, int], None]:
     """Return a writer that writes the whole table instead of its first batch."""
     load = sink.each(lambda txn, _: txn.replace("t", table, "key", value="value"))
@@ -138,6 +148,7 @@ def main() -> None:
         client = functools.partial(redis.Redis.from_url, arguments.store)
         sides: dict[str, Any] = {
             MSET: lambda batch, _: write_arrow(client, "b:", batch),
+            HERE: lambda batch, _: write_here(client, "d:", batch),
             SETS: lambda batch, _: write_rows(client, "a:", batch),
         }
         drain = {}

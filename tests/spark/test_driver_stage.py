@@ -112,9 +112,7 @@ def test_bytes_to_order_by_that_are_no_text_are_compared_as_spark_does(stream):
     assert tasks(flights) == [1, 2]
 
 
-def test_after_few_rows_that_change_large_states_the_job_stages_i11(
-    stream, monkeypatch
-):
+def test_after_few_rows_that_change_large_states_the_job_stages_i11(stream, monkeypatch):
     """The input's bytes do not show the frames': a row of one column rewrites a value of many."""
     held = []
     original = KeptLog.stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +60,14 @@ def security_protocol(*, sasl: bool, tls: bool) -> str:
 
 
 def properties(
-    n: int, ports: Mapping[int, Ports], folder: Path, sasl: Mapping[str, str], *, proxied: bool, tls: bool
+    n: int,
+    ports: Mapping[int, Ports],
+    addresses: Sequence[str],
+    folder: Path,
+    sasl: Mapping[str, str],
+    *,
+    proxied: bool,
+    tls: bool,
 ) -> dict[str, str]:
     """Of broker ``n``; ``ports`` are all brokers'. What is told of logins and TLS is for clients only."""
     mine, copies = ports[n], str(min(3, len(ports)))  # copies of Kafka's own topics
@@ -74,11 +81,13 @@ def properties(
     found |= {
         "process.roles": "broker,controller",
         "node.id": str(n),
-        "controller.quorum.voters": ",".join(f"{m}@127.0.0.1:{p.controller}" for m, p in ports.items()),
+        "controller.quorum.voters": ",".join(f"{m}@{addresses[m]}:{p.controller}" for m, p in ports.items()),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "INSIDE",
-        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
-        "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in advertised.items()),
+        "listeners": ",".join(f"{name}://{addresses[n]}:{port}" for name, port in listeners.items()),
+        "advertised.listeners": ",".join(
+            f"{name}://{addresses[n]}:{port}" for name, port in advertised.items()
+        ),
         "listener.security.protocol.map": ",".join(f"{name}:{what}" for name, what in protocols.items()),
         "log.dirs": str(folder / f"data-{n}"),
         "offsets.topic.replication.factor": copies,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from services.support.hosts import THIS, Host
 from services.support.jars import java
 from services.support.kafka.config import Ports, make_certificate, properties, security_protocol
 from services.support.kafka.jars import kafka_jars
@@ -54,8 +55,10 @@ class KafkaCluster:
         sasl: Mapping[str, str] | None = None,
         tls: bool = False,
         jvm: Sequence[str] = SMALL_JVM,
+        hosts: Sequence[Host] = (),
     ) -> None:
         self.folder = folder
+        self.hosts = hosts or [THIS] * brokers
         self.brokers = brokers
         self._settings, self._proxied, self._sasl = dict(settings or {}), proxied, dict(sasl or {})
         self._tls, self._jvm = tls, tuple(jvm)
@@ -97,7 +100,7 @@ class KafkaCluster:
         return found
 
     def address(self, n: int) -> str:
-        return f"127.0.0.1:{self._ports[n].client}"
+        return f"{self.hosts[n].address}:{self._ports[n].client}"
 
     def proxied_address(self, n: int) -> tuple[str, int]:
         """Where clients of the proxied listener go to: a test's proxy listens there."""
@@ -154,7 +157,8 @@ class KafkaCluster:
         # The base 64 of a UUID, as Kafka wants it; one that begins with "-" would be taken for an option.
         self._cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode().replace("-", "x")
         for n in range(self.brokers):
-            mine = properties(n, self._ports, self.folder, self._sasl, proxied=self._proxied, tls=self._tls)
+            at, ways = [host.address for host in self.hosts], {"proxied": self._proxied, "tls": self._tls}
+            mine = properties(n, self._ports, at, self.folder, self._sasl, **ways)
             lines = [f"{name}={value}\n" for name, value in (mine | self._settings).items()]
             self._configuration(n).write_text("".join(lines))
         self._format_disks(*range(self.brokers))
@@ -179,7 +183,8 @@ class KafkaCluster:
         return [java(), *self._jvm, logging, "-cp", f"{kafka_jars()}/*", main, *arguments]
 
     def _launch(self, n: int) -> None:
-        self._processes[n] = Guarded(self._java("kafka.Kafka", str(self._configuration(n))), self._log(n))
+        command = [*self.hosts[n].prefix, *self._java("kafka.Kafka", str(self._configuration(n)))]
+        self._processes[n] = Guarded(command, self._log(n))
 
     def _answers(self, n: int) -> bool:
         """Whether broker ``n`` answers clients and knows all brokers that run. Raises when it has ended."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import redis
 from redis.crc import key_slot
 
+from services.support.hosts import THIS, Host
 from services.support.redis.group import RedisGroup, follow, quietly
 from services.support.redis.server import RedisServer
 from services.support.servers import free_ports
@@ -32,11 +33,14 @@ MIGRATE_MS = 10_000
 class RedisCluster(RedisGroup):
     """``servers`` 0 to 2 begin as primaries, 3 to 5 as their replicas; who is what changes with failovers."""
 
-    def __init__(self, folder: Path, *, settings: dict[str, str] | None = None) -> None:
-        given = SETTINGS | (settings or {})
-        super().__init__(
-            folder, [RedisServer(folder, f"node-{n}", settings=given) for n in range(2 * PRIMARIES)]
-        )
+    def __init__(
+        self, folder: Path, *, settings: dict[str, str] | None = None, hosts: Sequence[Host] = ()
+    ) -> None:
+        given, hosts = SETTINGS | (settings or {}), hosts or [THIS] * 2 * PRIMARIES
+        servers = [
+            RedisServer(folder, f"node-{n}", settings=given, host=host) for n, host in enumerate(hosts)
+        ]
+        super().__init__(folder, servers)
         self._ids: dict[str, RedisServer] = {}
 
     @property
@@ -61,7 +65,7 @@ class RedisCluster(RedisGroup):
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", n + 1)
         for n, server in enumerate(self.servers):
             for other in self.servers[n + 1 :]:
-                server.ask("CLUSTER", "MEET", "127.0.0.1", other.port, other.settings["cluster-port"])
+                server.ask("CLUSTER", "MEET", other.host.address, other.port, other.settings["cluster-port"])
         wait_until(lambda: all(self._knows(each, self._ids) for each in self.servers), "all nodes have met")
         for primary, replica in zip(primaries, replicas, strict=True):
             replica.ask("CLUSTER", "REPLICATE", self.id_of(primary))
@@ -196,7 +200,7 @@ class RedisCluster(RedisGroup):
         to.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(old))
         old.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(to))
         if first:
-            old.ask("MIGRATE", "127.0.0.1", to.port, first, 0, MIGRATE_MS)
+            old.ask("MIGRATE", to.host.address, to.port, first, 0, MIGRATE_MS)
         elif half:
             self._move_keys(slot, old, to, old.ask("CLUSTER", "COUNTKEYSINSLOT", slot) // 2)
         try:
@@ -235,7 +239,7 @@ class RedisCluster(RedisGroup):
                 if not keys:
                     return
                 # REPLACE never: a key that is at both would hide a fault of ours.
-                client.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, MIGRATE_MS, "KEYS", *keys)
+                client.execute_command("MIGRATE", to.host.address, to.port, "", 0, MIGRATE_MS, "KEYS", *keys)
                 count = None if count is None else count - len(keys)
 
 

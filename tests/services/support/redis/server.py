@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from services.support.certificates import make_certificates
+from services.support.hosts import THIS, Host
 from services.support.leak_guard import Guarded
 from services.support.redis.config import ADMIN, configuration, redis_program
 from services.support.server_process import ServerProcess
@@ -51,9 +52,12 @@ class RedisServer(ServerProcess):
         barred: Sequence[str] = (),
         sentinel: bool = False,
         program: str | None = None,
+        host: Host = THIS,
     ) -> None:
         super().__init__(folder, name)
-        self.settings = dict(settings or {})
+        self.host = host
+        open_to_hosts = {} if host == THIS else {"bind": host.address, "protected-mode": "no"}
+        self.settings = open_to_hosts | dict(settings or {})
         self.port = 0
         self._password, self._users, self._tls = password, dict(users or {}), tls
         self._barred, self._sentinel, self._program = tuple(barred), sentinel, program
@@ -63,7 +67,7 @@ class RedisServer(ServerProcess):
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host.address}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -78,7 +82,7 @@ class RedisServer(ServerProcess):
     def client_settings(self) -> dict[str, Any]:
         """What a redis-py client needs to get in and may do all."""
         user, password = self._login()
-        found: dict[str, Any] = {"host": "127.0.0.1", "port": self.port}
+        found: dict[str, Any] = {"host": self.host.address, "port": self.port}
         if password:
             found |= {"username": user, "password": password}
         if self._tls:
@@ -146,7 +150,7 @@ class RedisServer(ServerProcess):
             self._configuration.write_text(told)
             self._told = told
         command = [program, str(self._configuration), *(["--sentinel"] if self._sentinel else [])]
-        self._process = Guarded(command, self._log)
+        self._process = Guarded([*self.host.prefix, *command], self._log)
 
     def configure(self, **settings: str) -> None:
         """At the next start these hold (``_`` for ``-``), nothing that was written to its file meanwhile."""

@@ -13,10 +13,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
+
+from services.support.hosts import Host
 
 DEADLINE_S = 120.0
 DEPLOY = "org.apache.spark.deploy"
@@ -62,7 +64,10 @@ class SparkCluster:
         cores: int = 1,
         memory: str = "600m",
         locations: Mapping[str, str] | None = None,
+        hosts: Sequence[Host] = (),
+        master: str = "127.0.0.1",
     ) -> None:
+        self.prefixes, self.master = {host.address: host.prefix for host in hosts}, master
         self.locations = locations or {}
         self.folder, self.addresses, self.cores, self.memory = folder, addresses, cores, memory
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -70,16 +75,16 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        return f"spark://127.0.0.1:{self.port}"
+        return f"spark://{self.master}:{self.port}"
 
     def __enter__(self) -> SparkCluster:  # noqa: PYI034 - nobody inherits from it
         self.folder.mkdir(parents=True, exist_ok=True)
         with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
+            bound.bind((self.master, 0))
             self.port = bound.getsockname()[1]
         try:
-            words = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0"]
-            self._start("master", "127.0.0.1", f"{DEPLOY}.master.Master", *words)
+            words = ["--host", self.master, "--port", str(self.port), "--webui-port", "0"]
+            self._start("master", self.master, f"{DEPLOY}.master.Master", *words)
             self._wait_for_master()
             for address in self.addresses:
                 self.add(address)
@@ -110,7 +115,7 @@ class SparkCluster:
     def _start(self, name: str, address: str, *words: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
-                [str(spark_home() / "bin" / "spark-class"), *words],
+                [*self.prefixes.get(address, ()), str(spark_home() / "bin" / "spark-class"), *words],
                 env=environment(address, self.folder, self.locations.get(name, "")),
                 cwd=self.folder,
                 stdout=output,
@@ -120,7 +125,7 @@ class SparkCluster:
     def _wait_for_master(self) -> None:
         end = time.monotonic() + DEADLINE_S
         while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            with contextlib.suppress(OSError), socket.create_connection((self.master, self.port), timeout=1):
                 return
             assert self.processes["master"].poll() is None, "the master has ended"
             assert time.monotonic() < end, f"no answer on port {self.port} within {DEADLINE_S} s"
