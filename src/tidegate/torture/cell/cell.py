@@ -187,6 +187,8 @@ class CellRun:
             self._wait(first)
             self._finish()
         self._check_first(first)
+        if self._planned is not None:
+            self._note_forgetting()
         if self._outside is not None:
             self._outside.end()
         self._batches += 1
@@ -398,8 +400,7 @@ class CellRun:
 
     def _disturb_cluster(self, planned: Disturbance, first: Process) -> None:
         """Let the driver run on while the plan's fault lasts; it stops again if others take over then."""
-        # A server may lose acknowledged writes: then reads are refused until the log has put them back.
-        self._recorder.note(Fault(kind=self._cell.fault, target="the user's cluster", forgets=True))
+        self._note_forgetting()
 
         def go_on(left_s: float) -> None:
             self._check_ending()
@@ -410,6 +411,10 @@ class CellRun:
         planned.hold(go_on, self._left_s())
         if self._taken_over:
             first.send(signal.SIGSTOP)
+
+    def _note_forgetting(self) -> None:
+        """Note that servers may have lost acknowledged writes: the visible version may be an older one."""
+        self._recorder.note(Fault(kind=self._cell.fault, target="the user's cluster", forgets=True))
 
     def struck(self) -> bool:
         """Return whether the fault happened."""
