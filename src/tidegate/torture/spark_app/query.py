@@ -114,11 +114,12 @@ class SparkTorture:
 
     def _sink(self) -> VersionedSink:
         plan, where = self._plan, self._plan.where
+        by_tasks = plan.fault == CLUSTER and not plan.failpoint.startswith(("apply.", "seal."))
         constants: Any = {
             "frame_bytes": plan.frame_bytes,
             "driver_stage_max_rows": 0,
-            # Faults of Spark's processes and of a cluster need tasks that apply, the driver's own calls none.
-            "driver_apply_max_changes": 0 if plan.fault in (*SPARK, CLUSTER) else 5_000,
+            # Faults of Spark's processes need tasks that apply, those of a driver's calls a driver that does.
+            "driver_apply_max_changes": 0 if plan.fault in SPARK or by_tasks else 5_000,
             "decide_deadline_s": plan.deadline_s,
             "heartbeat_s": NO_HEARTBEAT_S,
         }
