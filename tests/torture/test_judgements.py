@@ -149,6 +149,19 @@ def test_after_a_server_was_killed_anything_may_have_been_lost(tmp_path):
     assert broken(tmp_path, *begin, events.Fault(kind="server", forgets=True), mended(1)) == set()
 
 
+def test_while_a_fault_lasts_the_newest_version_may_be_an_older_one(tmp_path):
+    """A replica is promoted that lacks versions which the primary showed: at some moment of the fault."""
+    begin = [offered(1, 0, rows(a=1)), returned(1, 1), looked(1)]
+    during = [offered(2, 1, rows(a=2)), returned(2, 2), looked(2), looked(1)]
+    lasting = events.Fault(kind="cut", forgets=True, lasts=True)
+    end = events.Fault(kind="cut", forgets=True)
+    assert broken(tmp_path, *begin, *during) >= {"stale"}
+    assert broken(tmp_path, *begin, end, *during) >= {"stale"}, "it forgot before that, and not since"
+    assert broken(tmp_path, *begin, lasting, *during) == set()
+    assert broken(tmp_path, *begin, lasting, *during, end, looked(1)) == set()
+    assert broken(tmp_path, *begin, lasting, *during, end, looked(2), looked(1)) == {"monotonic", "regressed"}
+
+
 def test_a_store_that_forgets_by_our_doing_may_show_less(tmp_path):
     begin = [offered(1, 0, rows(a=1)), returned(1, 1), looked(1)]
     fault = events.Fault(kind="restored", forgets=True)

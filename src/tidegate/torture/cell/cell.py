@@ -400,7 +400,7 @@ class CellRun:
 
     def _disturb_cluster(self, planned: Disturbance, first: Process) -> None:
         """Let the driver run on while the plan's fault lasts; it stops again if others take over then."""
-        self._note_forgetting()
+        self._note_forgetting(lasts=True)
 
         def go_on(left_s: float) -> None:
             self._check_ending()
@@ -412,9 +412,10 @@ class CellRun:
         if self._taken_over:
             first.send(signal.SIGSTOP)
 
-    def _note_forgetting(self) -> None:
+    def _note_forgetting(self, *, lasts: bool = False) -> None:
         """Note that servers may have lost acknowledged writes: the visible version may be an older one."""
-        self._recorder.note(Fault(kind=self._cell.fault, target="the user's cluster", forgets=True))
+        fault = Fault(kind=self._cell.fault, target="the user's cluster", forgets=True, lasts=lasts)
+        self._recorder.note(fault)
 
     def struck(self) -> bool:
         """Return whether the fault happened."""

@@ -51,14 +51,15 @@ class Fault(Event, tag="fault"):
     """A fault that is about to be done to the system, such as SIGKILL to a process.
 
     ``forgets``: from here on the store may have lost what it acknowledged, for example by a restore from an
-    older copy. Versions seen visible before then no longer bound those seen afterwards. ``destroys``: exactly
-    these rows are removed, and no others.
+    older copy. Versions seen visible before then no longer bound those seen afterwards. ``lasts``: nor do
+    those seen until the next such event. ``destroys``: exactly these rows are removed, and no others.
     """
 
     kind: str
     target: str = ""
     detail: str = ""
     forgets: bool = False
+    lasts: bool = False
     destroys: list[Destroyed] = []
 
 

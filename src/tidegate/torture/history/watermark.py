@@ -16,13 +16,13 @@ class Watermark:
 
     def add(self, at: int, value: int, line: str) -> None:
         """Add a bound: from ``at`` on the number is at least ``value``, as ``line`` shows."""
-        if value > (self._values[-1] if self._values else 0):
+        if at > self._forgotten and value > (self._values[-1] if self._values else 0):
             self._times.append(at)
             self._values.append(value)
             self._lines.append(line)
 
     def forget(self, at: int) -> None:
-        """Drop the bounds so far: from ``at`` on they no longer hold."""
+        """Drop the bounds so far, and take none until ``at``, which may be later: none of them holds then."""
         self._times, self._values, self._lines = [], [], []
         self._forgotten = at
 

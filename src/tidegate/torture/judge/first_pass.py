@@ -10,8 +10,7 @@ from tidegate.errors import CorruptError
 from tidegate.torture.history import events
 from tidegate.torture.history.files import Line
 from tidegate.torture.history.offers import Offer
-from tidegate.torture.history.watermark import Watermark
-from tidegate.torture.judge.timeline import Asked, Client, Timeline, check_error
+from tidegate.torture.judge.timeline import ALWAYS, Asked, Client, Timeline, check_error
 from tidegate.torture.judge.verdict import Verdict
 
 Number = tuple[int, int]
@@ -27,6 +26,7 @@ class Timelines:
         self._files: list[str] = []
         self._file_ids: dict[str, int] = {}
         self._calls: dict[Number, tuple[Timeline, Offer] | Asked] = {}
+        self._forgot_at = -1
         self._clients: dict[Number, Client] = {}
         self._snapshots: dict[Number, tuple[Client, int]] = {}
         self._takers: dict[type, Callable[[Any, Line, int], None]] = {
@@ -65,6 +65,7 @@ class Timelines:
     def _timeline(self, name: str) -> Timeline:
         if name not in self.by_name:
             self.by_name[name] = Timeline(name, self._files, self._verdict)
+            self.by_name[name].forget(self._forgot_at)
         return self.by_name[name]
 
     def _nothing(self, event: events.Event, line: Line, file: int) -> None:
@@ -76,10 +77,11 @@ class Timelines:
             for rows in event.destroys:
                 timeline.destroyed.setdefault(rows.version, set()).add(rows.key_group)
         if event.forgets:
+            at = self._forgot_at = ALWAYS if event.lasts else event.at
             for timeline in self.by_name.values():
-                timeline.forget(event.at)
+                timeline.forget(at)
             for client in self._clients.values():
-                client.seen.forget(event.at)
+                client.seen.forget(at)
 
     # -- writers -----------------------------------------------------------------------------------
 
@@ -133,7 +135,8 @@ class Timelines:
 
     def _connected(self, event: events.Connected, line: Line, file: int) -> None:
         self._verdict.count("clients")
-        self._clients[file, event.client] = Client(self._timeline(event.namespace), event.store, Watermark())
+        timeline = self._timeline(event.namespace)
+        self._clients[file, event.client] = Client(timeline, event.store, timeline.watermark())
 
     def _client(self, file: int, number: int, line: Line) -> Client:
         client = self._clients.get((file, number))

@@ -75,6 +75,10 @@ class Looks:
             yield Look(began, version, f"{self._files[file]}:{number}")
 
 
+ALWAYS = 2**63
+"""A time after all others."""
+
+
 class Timeline:
     """The first pass's knowledge of one namespace."""
 
@@ -90,7 +94,7 @@ class Timeline:
         self.loose: list[LooseRead] = []
         self.looks: dict[str, Looks] = {}
         self.forgot_at = -1
-        """The last time at which the store may have lost what was seen in it."""
+        """Until then the store may have lost what was seen in it; ``ALWAYS`` while a fault lasts."""
         self.destroyed: dict[int, set[int]] = {}
         """By version, the key groups whose rows of it faults have removed."""
         self._epochs: dict[str, int] = {}
@@ -172,7 +176,7 @@ class Timeline:
         A version that was not visible yet may never have been applied.
         """
         self._last_write = event.at
-        visible, seen = self.registers.setdefault("", Watermark()).before(event.began)
+        visible, seen = self.registers.setdefault("", self.watermark()).before(event.began)
         destroyed = len(self.destroyed.get(event.version, ()))
         if event.version > visible or self.forgot_at >= 0 or event.key_groups <= destroyed:
             return
@@ -193,13 +197,13 @@ class Timeline:
 
     def note_visible(self, at: int, version: int, store: str, line: str) -> None:
         """Note that this version, or a later one, was visible in a store at ``at``."""
-        self.registers.setdefault(store, Watermark()).add(at, version, line)
+        self.registers.setdefault(store, self.watermark()).add(at, version, line)
         self.sights.setdefault(version, (at, line))
 
     def see(self, version: int, began: int, at: int, store: str, line: str) -> None:
         """Note that a process saw this as the newest version, in a look between ``began`` and ``at``."""
         commit, commit_line = self.commits.before(began)
-        newest, newest_line = self.registers.setdefault(store, Watermark()).before(began)
+        newest, newest_line = self.registers.setdefault(store, self.watermark()).before(began)
         if not store and version < commit:
             self.find(
                 "stale",
@@ -231,12 +235,18 @@ class Timeline:
         self.reads.setdefault(version, Places(self._files)).add(file, line)
 
     def loose_read(self, event: events.Read | events.Scanned, store: str, line: Line) -> None:
-        least, _ = self.registers.setdefault(store, Watermark()).before(event.began)
+        least, _ = self.registers.setdefault(store, self.watermark()).before(event.began)
         place = Place(line.file, line.number, line.offset)
         self.loose.append(LooseRead(least, event.began, event.at, store, place))
 
+    def watermark(self) -> Watermark:
+        """Return a new bound, which holds nothing that the store may have lost."""
+        steps = Watermark()
+        steps.forget(self.forgot_at)
+        return steps
+
     def forget(self, at: int) -> None:
-        """Drop the bounds so far: the store may have lost what was seen in it."""
+        """Drop the bounds up to ``at``: the store may have lost what was seen in it."""
         self.forgot_at = at
         for steps in (self.commits, self.horizon, *self.registers.values()):
             steps.forget(at)
