@@ -77,11 +77,11 @@ class Timelines:
             for rows in event.destroys:
                 timeline.destroyed.setdefault(rows.version, set()).add(rows.key_group)
         if event.forgets:
-            at = self._forgot_at = ALWAYS if event.lasts else event.at
+            self._forgot_at = ALWAYS if event.lasts else event.at
             for timeline in self.by_name.values():
-                timeline.forget(at)
+                timeline.forget(self._forgot_at)
             for client in self._clients.values():
-                client.seen.forget(at)
+                client.seen.forget(self._forgot_at)
 
     # -- writers -----------------------------------------------------------------------------------
 
