@@ -95,13 +95,22 @@ def _hold(coordinator: Coordinator, source: Store) -> VersionPin:
     return VersionPin(source, newest, coordinator.clock)
 
 
+def is_rebuilding(coordinator: Coordinator) -> bool:
+    """Whether a rebuild from the log was interrupted here after it had begun versions above its base.
+
+    A fill from another store begins its own version alone.
+    """
+    mark = coordinator.store.pointer().filling_at
+    return bool(mark) and any(stamp.version > mark for stamp in coordinator.store.begun())
+
+
 def _refuse_other_base(coordinator: Coordinator, version: int) -> None:
     """Refuse to fill a store whose rebuild from the log has written versions above another base.
 
     Raises: WalGapError: it has to be dropped first.
     """
     mark = coordinator.store.pointer().filling_at
-    if mark and mark != version and any(stamp.version > mark for stamp in coordinator.store.begun()):
+    if mark != version and is_rebuilding(coordinator):
         raise WalGapError(
             f"{coordinator.store.where}: its rebuild from the log, at version {mark}, was interrupted, and"
             f" {version} is the version to fill it at now: remove it, drop its data, and add it again"

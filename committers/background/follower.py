@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from tidegate.base import failpoints
-from tidegate.committers.background.fill import fill
+from tidegate.committers.background.fill import fill, is_rebuilding
 from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator, OpenRequest
 from tidegate.committers.opening.lifecycle import refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import lost_of, settle_lost_attempts
@@ -235,7 +235,7 @@ class Follower:
             return True
         # Version 1 is never filled: the log has it, and an apply of it may have begun here.
         fill_first = self._fill_first and self._source.pointer().visible >= FILLED_FROM
-        if not pointer.filling_at and not fill_first:
+        if is_rebuilding(coordinator) or not (pointer.filling_at or fill_first):
             try:
                 recover(coordinator, _either(stopped, self._went))
             except WalGapError:

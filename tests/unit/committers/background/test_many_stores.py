@@ -1,12 +1,13 @@
 """One log, many stores: order, a store that is down, zombies."""
 
+import contextlib
 import dataclasses
 import logging
 import shutil
 
 import pytest
 
-from support.committers.many_stores import KEY_GROUPS, Place
+from support.committers.many_stores import KEY_GROUPS, Place, retired
 from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.base.failpoints import FailpointError
@@ -71,6 +72,29 @@ def test_a_batch_does_not_ask_a_secondary_anything(in_memory):
     in_memory.ports["b"].calls.clear()
     in_memory.write(driver, 2)
     assert in_memory.ports["b"].calls == []
+
+
+@pytest.mark.parametrize("killed_at", [1, 9, 10])
+def test_a_rebuild_from_the_log_that_was_killed_continues_from_the_log(place, killed_at):
+    """The other store has retired its base meanwhile, at the last two after a version above it was begun here."""
+    driver, (follower,) = place.opened("a", "b")
+    driver.store.keep_versions_default = follower.store.keep_versions_default = 2
+    place.write(driver, 4)
+
+    def killed():
+        raise FailpointError("killed")
+
+    place.ports["b"].before("apply", killed, nth=killed_at)
+    with contextlib.suppress(FailpointError):
+        follower.step()
+    assert place.ports["b"].published() == []
+    place.clock.advance(100_000)
+    driver, (follower,) = place.opened("a", "b")
+    driver.store.keep_versions_default = follower.store.keep_versions_default = 2
+    place.write(driver, 3)
+    retired(driver, driver.store)
+    assert follower.step()
+    assert place.check("b") == place.check("a") == 7
 
 
 def test_the_smallest_limit_of_all_stores_is_what_a_value_may_take(in_memory):
