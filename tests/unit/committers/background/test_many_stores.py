@@ -76,7 +76,7 @@ def test_a_batch_does_not_ask_a_secondary_anything(in_memory):
 
 @pytest.mark.parametrize("killed_at", [1, 9, 10])
 def test_a_rebuild_from_the_log_that_was_killed_continues_from_the_log(place, killed_at):
-    """The other store has retired its base meanwhile, at the last two after a version above it was begun here."""
+    """The other store has retired its base meanwhile; at the last two a version above it was begun here."""
     driver, (follower,) = place.opened("a", "b")
     driver.store.keep_versions_default = follower.store.keep_versions_default = 2
     place.write(driver, 4)
