@@ -40,7 +40,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.open_log import open_log
 
-NAMESPACE, TABLE, ROWS, KEY_GROUPS = "crowd", "t", 6_000, 8
+NAMESPACE, TABLE, ROWS, KEY_GROUPS = "crowd", "t", 12_000, 8
 DEADLINE_S = 60.0
 PARENT = """
 import signal, sys
